@@ -1,0 +1,48 @@
+# One place for every command. `make demo` and `make test` set up what they need; nothing else has to be installed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup demo test check format lock benchmark clean
+
+help:            ## list the commands
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: *([a-z. /]*)##/\t/' | expand -t 14
+
+setup: .venv/.project  ## make .venv as requirements.lock says; does nothing when it is up to date
+
+.venv/.locked: requirements.lock
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+.venv/.project: .venv/.locked pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup      ## compare all policies on four unequal workers
+	$(BIN)/paceline simulate --policy all --intervals 1.0,1.1,1.3,4.0 --jitter 0.05 --duration 1000
+
+test: setup      ## run the tests
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+check: setup     ## all that CI runs: ruff, mypy, layers, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory test
+
+format: setup    ## put the code into the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmark: setup ## measure; results go to benchmarks/results/
+	$(BIN)/python benchmarks/simulated_pushes.py
+
+lock:            ## renew requirements.lock from the ranges in pyproject.toml (torch stays pinned: see CONTRIBUTING.md)
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 --editable '.[dev,report]'
+	( sed -n '/^#/p' requirements.lock; .venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' ) > requirements.new
+	mv requirements.new requirements.lock && rm -rf .venv-lock
+
+clean:           ## remove the environment and every cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

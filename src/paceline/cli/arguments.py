@@ -1,0 +1,67 @@
+"""Reads the small languages of the command line: lists of numbers, WORKER@TIME, WORKER=FACTOR@BEGIN..END."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from paceline.core.errors import ConfigurationError
+from paceline.experiment import Slowdown
+from paceline.policies import POLICIES
+from paceline.policies import policy as build_policy
+
+NUMBER = r"[0-9.eE+-]+?"
+
+
+def policy_names(given: list[str]) -> list[str]:
+    """The policies to run, `all` spelled out; each must exist, and none may be there twice."""
+    names: list[str] = []
+    for name in given:
+        names.extend(POLICIES if name == "all" else [name])
+    for name in names:
+        build_policy(name)
+        if names.count(name) > 1:
+            raise ConfigurationError(f"policy {name!r} is given twice")
+    return names
+
+
+def numbers(text: str, option: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(each) for each in text.split(",")) if text.strip() else ()
+    except ValueError:
+        raise ConfigurationError(f"{option} {text}: must be numbers with commas between them, as in 1.0,1.9") from None
+
+
+def times_of_workers(given: list[str], option: str) -> dict[int, float]:
+    """Each WORKER@TIME of a repeated option."""
+    times: dict[int, float] = {}
+    for text in given:
+        found = re.fullmatch(rf"(\d+)@({NUMBER})", text)
+        if found is None:
+            raise ConfigurationError(f"{option} {text}: must be WORKER@TIME, as in 3@20")
+        if int(found[1]) in times:
+            raise ConfigurationError(f"{option} {text}: worker {found[1]} is given twice")
+        times[int(found[1])] = _number(found[2], option, text)
+    return times
+
+
+def slowdown(text: str, option: str) -> Slowdown:
+    found = re.fullmatch(rf"(\d+)=({NUMBER})(?:@({NUMBER})\.\.({NUMBER})?)?", text)
+    if found is None:
+        raise ConfigurationError(
+            f"{option} {text}: must be WORKER=FACTOR or WORKER=FACTOR@BEGIN..END, as in 3=4.0 or 3=4.0@10..20"
+        )
+    worker, factor, begin, end = found.groups()
+    return Slowdown(
+        int(worker),
+        _number(factor, option, text),
+        0.0 if begin is None else _number(begin, option, text),
+        math.inf if end is None else _number(end, option, text),
+    )
+
+
+def _number(part: str, option: str, text: str) -> float:
+    try:
+        return float(part)
+    except ValueError:
+        raise ConfigurationError(f"{option} {text}: {part!r} is not a number") from None

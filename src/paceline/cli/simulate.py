@@ -1,0 +1,127 @@
+"""`paceline simulate`: policies side by side in virtual time, before any money is spent."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from typer import Exit, Option
+
+from paceline.cli.arguments import numbers, policy_names, slowdown, times_of_workers
+from paceline.experiment import Simulation, run_directory, simulate, stop_of, worker_speeds
+from paceline.recording.metrics import Summary
+from paceline.recording.timeline import Timeline
+from paceline.recording.trace import Record
+from paceline.report.console import output
+from paceline.report.gantt import gantt
+from paceline.report.tables import comparison, remarks
+from paceline.runtimes.driver import Observer
+from paceline.runtimes.simulated.simulator import Stop
+
+GANTT_ROUNDS = 8  # iterations of the slowest worker that the strip shows
+PROGRESS_EVERY = 20_000  # records between two movements of the progress bar
+
+
+def simulate_command(
+    policy: Annotated[
+        list[str] | None,
+        Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it to compare. Default: all."),
+    ] = None,
+    intervals: Annotated[str | None, Option(help="Time of an iteration of each worker: 1.0,1.9")] = None,
+    workers: Annotated[int | None, Option(help="Number of workers, with --speed.")] = None,
+    speed: Annotated[
+        str | None, Option(help="How fast they are: constant:seconds=1, lognormal:sigma=0.3, exponential:a=0.2")
+    ] = None,
+    trace: Annotated[Path | None, Option(help="A CSV of iteration times: worker,iteration,seconds.")] = None,
+    jitter: Annotated[float, Option(help="Sigma of a lognormal factor on every iteration.")] = 0.0,
+    push_delay: Annotated[float, Option(help="Time from a worker to the server.")] = 0.0,
+    pull_delay: Annotated[float, Option(help="Time from the server to a worker.")] = 0.0,
+    slow: Annotated[
+        list[str] | None, Option(help="WORKER=FACTOR[@BEGIN..END]: this worker is slower, for a while.")
+    ] = None,
+    join: Annotated[list[str] | None, Option(help="WORKER@TIME: this worker joins late.")] = None,
+    fail: Annotated[list[str] | None, Option(help="WORKER@TIME: this worker fails.")] = None,
+    duration: Annotated[float | None, Option(help="End at this time; a push exactly then still counts.")] = None,
+    updates: Annotated[int | None, Option(help="End after so many updates.")] = None,
+    pushes: Annotated[int | None, Option(help="End after so many pushes.")] = None,
+    seed: Annotated[int, Option(help="Decides every random number.")] = 0,
+    trace_out: Annotated[
+        Path | None, Option(help="Write the trace of each policy into a run directory below this one.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print a JSON array instead of a table.")] = False,
+    strip: Annotated[
+        bool | None, Option("--gantt/--no-gantt", help="Show who computes and who waits; on a terminal: yes.")
+    ] = None,
+) -> None:
+    """Compare policies in virtual time: iterations, waiting, staleness.
+
+    Times may be in any unit, as long as it is the same everywhere.
+    """
+    names = policy_names(policy or ["all"])
+    same_speed = "constant" if workers is not None and intervals is None and trace is None else None
+    simulation = Simulation(
+        intervals=None if intervals is None else numbers(intervals, "--intervals"),
+        workers=workers,
+        speed=speed or same_speed,
+        trace=None if trace is None else str(trace),
+        jitter=jitter,
+        push_delay=push_delay,
+        pull_delay=pull_delay,
+        slowdowns=tuple(slowdown(text, "--slow") for text in slow or ()),
+        joins=times_of_workers(join or [], "--join"),
+        failures=times_of_workers(fail or [], "--fail"),
+        duration=duration,
+        updates=updates,
+        pushes=pushes,
+        seed=seed,
+    )
+    speeds = worker_speeds(simulation)
+    console = output()
+    shown = GANTT_ROUNDS * max(each.mean for each in speeds.values())
+    wants_strip = (console.is_terminal if strip is None else strip) and not as_json
+    summaries: list[Summary] = []
+    try:
+        for name in names:
+            timeline = Timeline(shown)
+            into = None if trace_out is None else run_directory(trace_out, name, simulation)
+            with _progress(name, stop_of(simulation, speeds)) as progress:
+                observers = [progress, timeline.observe] if wants_strip else [progress]
+                summary = simulate(name, simulation, trace_file=into, observers=observers)
+            summaries.append(summary)
+            if wants_strip:
+                console.print(gantt(name, timeline, summary.virtual_seconds, console.width))
+    except KeyboardInterrupt:
+        print(f"paceline: interrupted; {len(summaries)} of {len(names)} policies were finished", file=sys.stderr)
+        if summaries and not as_json:
+            console.print(comparison(summaries))
+        raise Exit(130) from None
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
+        return
+    console.print(comparison(summaries))
+    for remark in remarks(summaries):
+        console.print(remark, highlight=False)
+
+
+@contextmanager
+def _progress(name: str, stop: Stop) -> Iterator[Observer]:
+    """An observer that moves a progress bar on a terminal's stderr, and does nothing elsewhere."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=min(stop.duration, stop.updates, stop.pushes))
+        seen = 0
+
+        def observe(record: Record) -> None:
+            nonlocal seen
+            seen += 1
+            if seen % PROGRESS_EVERY == 0:
+                bar.update(task, completed=record.now if math.isfinite(stop.duration) else seen)
+
+        yield observe

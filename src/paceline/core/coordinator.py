@@ -1,0 +1,196 @@
+"""Turns events into commands: the only writer of progress, and the judge of workers and policies.
+
+What it holds, whatever a worker or a policy does:
+- every gradient has exactly one fate: applied or discarded, once;
+- only a waiting worker is released, only a computing one is interrupted;
+- a worker that left blocks nobody, and its id is never used again;
+- a gradient delivered twice changes nothing;
+- nobody waits without a reason, and never everybody at once.
+
+A breach by a worker is a ProtocolError and leaves the state as it was. A breach by a policy is a PolicyError: a bug,
+reported with the recent decisions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from typing_extensions import assert_never
+
+from paceline.core.errors import PolicyError, ProtocolError
+from paceline.core.messages import (
+    ApplyUpdate,
+    Command,
+    DeadlinePassed,
+    Decision,
+    DiscardGradient,
+    Event,
+    GradientArrived,
+    InterruptWorker,
+    Reaction,
+    SendParameters,
+    UpdateApplied,
+    WorkerJoined,
+    WorkerLeft,
+)
+from paceline.core.progress import Progress
+
+UNCHANGED = Reaction()
+RECENT = 20  # decisions kept for the report on a faulty policy
+
+
+class Decides(Protocol):
+    """What the coordinator needs of a policy."""
+
+    def decide(self, event: Event, progress: Progress, now: float) -> Decision: ...
+
+    def deadline(self) -> float | None: ...
+
+
+class Coordinator:
+    def __init__(self, policy: Decides) -> None:
+        self.policy = policy
+        self.progress = Progress()
+        self.deadline = policy.deadline  # when the policy wants to be woken by a DeadlinePassed, if at all
+        self._recent: deque[tuple[float, Event, Decision]] = deque(maxlen=RECENT)
+
+    def handle(self, event: Event, now: float) -> Reaction:
+        """Take in one event, ask the policy, and return what is to be done, in order."""
+        if isinstance(event, GradientArrived):
+            changed = self._note_gradient(event, now)
+        else:
+            changed = self._note_membership(event)
+        if not changed:
+            return UNCHANGED
+        decision = self.policy.decide(event, self.progress, now)
+        self._recent.append((now, event, decision))
+        commands = self._carry_out(decision, now)
+        if self.progress.waiting or self.progress.newcomers:
+            self._explain(event, decision)
+        return Reaction(commands, decision.reason)
+
+    # -- events: what a worker may do --
+
+    # Both write the event into progress and return whether anything changed: if not, nobody needs to decide.
+
+    def _note_membership(self, event: WorkerJoined | WorkerLeft | UpdateApplied | DeadlinePassed) -> bool:
+        progress = self.progress
+        match event:
+            case WorkerJoined(worker):
+                if worker in progress.members or worker in progress.newcomers:
+                    raise ProtocolError(worker, self._state(worker), "joined, but it is already here")
+                if worker in progress.departed:
+                    raise ProtocolError(
+                        worker, self._state(worker), "joined again; a worker that comes back needs a new id"
+                    )
+                progress.announce(worker)
+            case WorkerLeft(worker, reason):
+                if worker in progress.departed:
+                    return False
+                if worker not in progress.members and worker not in progress.newcomers:
+                    raise ProtocolError(worker, self._state(worker), "left, but it never joined")
+                progress.leave(worker, reason)
+            case UpdateApplied() | DeadlinePassed():
+                pass
+            case _:
+                assert_never(event)
+        return True
+
+    def _note_gradient(self, event: GradientArrived, now: float) -> bool:
+        gradient = event.gradient
+        worker = gradient.worker
+        member = self.progress.members.get(worker)
+        if member is None:
+            raise ProtocolError(worker, self._state(worker), f"pushed {gradient}, but it is not a member")
+        if gradient.clock < 1:
+            raise ProtocolError(worker, self._state(worker), f"pushed {gradient}; gradients are numbered from 1")
+        if gradient.clock <= member.clock:
+            return False  # delivered twice
+        if member.waiting:
+            raise ProtocolError(worker, self._state(worker), f"pushed {gradient} while it waits")
+        if gradient.clock != member.clock + 1:
+            raise ProtocolError(worker, self._state(worker), f"pushed {gradient}; expected gradient {member.clock + 1}")
+        if event.version > member.version:
+            raise ProtocolError(
+                worker, self._state(worker), f"claims version {event.version}, but was given version {member.version}"
+            )
+        if event.samples < 1:
+            raise ProtocolError(worker, self._state(worker), f"pushed {gradient} made of {event.samples} samples")
+        self.progress.arrive(event, member, now)
+        return True
+
+    def _state(self, worker: int) -> str:
+        progress = self.progress
+        if worker in progress.members:
+            return "waiting" if worker in progress.waiting else "computing"
+        if worker in progress.newcomers:
+            return "not yet admitted"
+        if worker in progress.departed:
+            return f"left: {progress.departed[worker]}"
+        return "unknown"
+
+    # -- decisions: what a policy may do --
+
+    def _carry_out(self, decision: Decision, now: float) -> tuple[Command, ...]:
+        commands: list[Command] = []
+        if decision.apply or decision.discard:
+            self._settle(decision, commands)
+        if decision.interrupt:
+            self._interrupt(decision, commands, now)
+        progress = self.progress
+        for worker in decision.release:
+            member = progress.waiting.get(worker)
+            if member is not None:
+                progress.release(member, now)
+            elif worker in progress.newcomers:
+                progress.admit(worker, now)
+            else:
+                raise self._breach(f"releases worker {worker}, which is {self._state(worker)}")
+            commands.append(SendParameters(worker))
+        return tuple(commands)
+
+    def _settle(self, decision: Decision, commands: list[Command]) -> None:
+        """Give gradients their fate."""
+        pending = self.progress.pending
+        for gradient in decision.apply:
+            if pending.pop(gradient, None) is None:
+                raise self._breach(f"applies {gradient}, which is not pending")
+        if decision.weights and len(decision.weights) != len(decision.apply):
+            raise self._breach(f"gives {len(decision.weights)} weights to {len(decision.apply)} gradients")
+        if decision.apply:
+            self.progress.version += 1
+            commands.append(ApplyUpdate(decision.apply, decision.weights))
+        for gradient in decision.discard:
+            if pending.pop(gradient, None) is None:
+                raise self._breach(f"discards {gradient}, which is not pending")
+            if not decision.reason:
+                raise self._breach(f"discards {gradient} without a reason")
+            commands.append(DiscardGradient(gradient, decision.reason))
+
+    def _interrupt(self, decision: Decision, commands: list[Command], now: float) -> None:
+        for worker in decision.interrupt:
+            member = self.progress.members.get(worker)
+            if member is None or member.waiting:
+                raise self._breach(f"interrupts worker {worker}, which is {self._state(worker)}")
+            self.progress.restart(member, now)
+            commands.append(InterruptWorker(worker))
+
+    def _explain(self, event: Event, decision: Decision) -> None:
+        """Keep the reason beside the worker that this event left waiting, and see that somebody can move."""
+        progress = self.progress
+        if isinstance(event, GradientArrived):
+            member = progress.waiting.get(event.gradient.worker)
+            if member is not None:
+                member.reason = decision.reason or self._unexplained(member.worker)
+        elif isinstance(event, WorkerJoined) and event.worker in progress.newcomers:
+            progress.newcomers[event.worker] = decision.reason or self._unexplained(event.worker)
+        if progress.computing == 0 and self.deadline() is None:
+            raise self._breach("leaves everybody waiting, and nothing that could happen would wake it")
+
+    def _unexplained(self, worker: int) -> str:
+        raise self._breach(f"makes worker {worker} wait without a reason")
+
+    def _breach(self, problem: str) -> PolicyError:
+        recent = tuple(f"{now:g}  {event}  ->  {decision}" for now, event, decision in self._recent)
+        return PolicyError(str(self.policy), problem, recent)

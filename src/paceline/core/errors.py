@@ -1,0 +1,34 @@
+"""The errors of paceline: who broke which rule, and what to do about it."""
+
+
+class PacelineError(Exception):
+    """Base of every error that paceline raises on purpose."""
+
+
+class ConfigurationError(PacelineError, ValueError):
+    """What the user asked for cannot be built; the message says what would work."""
+
+
+class ProtocolError(PacelineError):
+    """A worker broke the protocol: pushed while it waited, skipped a clock, came back after it left."""
+
+    def __init__(self, worker: int, state: str, problem: str) -> None:
+        super().__init__(f"worker {worker} ({state}): {problem}")
+        self.worker = worker
+        self.state = state
+        self.problem = problem
+
+
+class PolicyError(PacelineError):
+    """A policy broke the contract: gave a gradient two fates, released who did not wait, left everybody waiting."""
+
+    def __init__(self, policy: str, problem: str, recent: tuple[str, ...]) -> None:
+        history = "".join(f"\n  {line}" for line in recent)
+        super().__init__(f"policy {policy}: {problem}\nthe last decisions, newest at the end:{history}")
+        self.policy = policy
+        self.problem = problem
+        self.recent = recent
+
+
+class TraceError(PacelineError):
+    """A trace file is foreign, cut off or damaged; the message names the file and the line."""

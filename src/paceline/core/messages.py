@@ -1,0 +1,111 @@
+"""The words that cross the border of the core: events come in, commands go out.
+
+Events are what happened (past tense), commands are what to do next (imperative), and a Decision is a policy's
+answer to one event. All are frozen, compare by value, and encode to JSON with their name as the tag, so a trace
+is a list of these and nothing else. They are msgspec structs rather than dataclasses because one push creates
+about six of them, and a struct costs a tenth of a frozen dataclass to build.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class Gradient(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The name of one gradient: the clock-th that this worker pushed. A second delivery has the same name."""
+
+    worker: int
+    clock: int
+
+    def __str__(self) -> str:
+        return f"gradient {self.clock} of worker {self.worker}"
+
+
+class Statistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What the parameter store saw of the gradients of one update: scalars, never tensors."""
+
+    gradients: int
+    squared_norm: float
+    variance: float | None = None  # sum of |g_i - mean|^2 / (k - 1); None for a single gradient
+    loss: float | None = None
+
+
+class WorkerJoined(msgspec.Struct, frozen=True, tag=True, gc=False):
+    worker: int
+
+
+class WorkerLeft(msgspec.Struct, frozen=True, tag=True, gc=False):
+    worker: int
+    reason: str
+
+
+class GradientArrived(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):
+    gradient: Gradient
+    version: int  # of the parameters that it was computed on
+    samples: int = 1
+    loss: float | None = None
+
+
+class UpdateApplied(msgspec.Struct, frozen=True, tag=True, gc=False):
+    version: int  # after the update
+    statistics: Statistics
+
+
+class DeadlinePassed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    pass
+
+
+Event: TypeAlias = WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed
+
+
+class ApplyUpdate(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):
+    """One optimizer step from sum(weight * samples * gradient) / sum(samples). No weights: all are 1."""
+
+    gradients: tuple[Gradient, ...]
+    weights: tuple[float, ...] = ()
+
+
+class DiscardGradient(msgspec.Struct, frozen=True, tag=True, gc=False):
+    gradient: Gradient
+    reason: str
+
+
+class SendParameters(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Give a waiting worker the newest parameters; it goes on."""
+
+    worker: int
+
+
+class InterruptWorker(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Make a computing worker drop its gradient and start over with the newest parameters.
+
+    A worker whose push is already on its way finishes that push; it arrives as a late gradient.
+    """
+
+    worker: int
+
+
+Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """A policy's answer to one event. Carried out in this order: apply, discard, interrupt, release."""
+
+    apply: tuple[Gradient, ...] = ()
+    weights: tuple[float, ...] = ()
+    discard: tuple[Gradient, ...] = ()
+    interrupt: tuple[int, ...] = ()
+    release: tuple[int, ...] = ()
+    reason: str = ""  # one plain sentence; required when a worker is left waiting or a gradient is discarded
+
+
+NOTHING = Decision()
+
+
+class Reaction(msgspec.Struct, frozen=True, gc=False):
+    """The coordinator's answer to one event: the commands, in order, and the policy's reason."""
+
+    commands: tuple[Command, ...] = ()
+    reason: str = ""

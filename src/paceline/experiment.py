@@ -1,0 +1,193 @@
+"""The composition root: the only place that turns a configuration into objects."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from paceline.core.coordinator import Coordinator
+from paceline.core.errors import ConfigurationError
+from paceline.core.spec import build
+from paceline.policies import Policy
+from paceline.policies import policy as build_policy
+from paceline.recording.metrics import RunMetrics, Summary
+from paceline.recording.trace import TraceWriter
+from paceline.runtimes.driver import Observer
+from paceline.runtimes.simulated.iteration_times import read_iteration_times
+from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
+from paceline.runtimes.simulated.speeds import SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
+
+DEFAULT_ROUNDS = 100  # iterations of the slowest worker, where no end of the run is given
+
+
+class Slowdown(msgspec.Struct, frozen=True):
+    """A worker runs at 1/factor of its speed from begin to end."""
+
+    worker: int
+    factor: float
+    begin: float = 0.0
+    end: float = math.inf
+
+
+class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that decides a simulated run except the policy. Exactly one of intervals, speed and trace."""
+
+    intervals: tuple[float, ...] | None = None
+    workers: int | None = None
+    speed: str | None = None
+    trace: str | None = None
+    jitter: float = 0.0
+    push_delay: float = 0.0
+    pull_delay: float = 0.0
+    slowdowns: tuple[Slowdown, ...] = ()
+    joins: dict[int, float] = {}
+    failures: dict[int, float] = {}
+    duration: float | None = None
+    updates: int | None = None
+    pushes: int | None = None
+    seed: int = 0
+
+
+def simulate(
+    policy: Policy | str,
+    simulation: Simulation,
+    *,
+    trace_file: Path | None = None,
+    observers: Sequence[Observer] = (),
+) -> Summary:
+    """Run one policy in virtual time and return its figures. The same arguments give the same bytes."""
+    name = str(policy)
+    chosen = build_policy(policy) if isinstance(policy, str) else policy
+    speeds = worker_speeds(simulation)
+    try:
+        chosen.check_group(len(speeds))
+    except ValueError as problem:
+        raise ConfigurationError(f"policy {name!r}: {problem}") from None
+    metrics = RunMetrics()
+    watching: list[Observer] = [metrics.observe, *observers]
+    writer = None if trace_file is None else TraceWriter(trace_file, name)
+    if writer is not None:
+        watching.append(writer.observe)
+    simulator = Simulator(
+        _workers(simulation, speeds),
+        Coordinator(chosen),
+        watching,
+        push_delay=simulation.push_delay,
+        pull_delay=simulation.pull_delay,
+        time_scale=min(each.mean for each in speeds.values()),
+    )
+    try:
+        end = simulator.run(stop_of(simulation, speeds))
+    finally:
+        if writer is not None:  # an interrupted run leaves a whole trace of what it did
+            writer.close(simulator.now)
+    return metrics.summary(name, end)
+
+
+def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
+    """The workers of a simulation and how fast they are; ConfigurationError if anything about it is impossible."""
+    given = [each for each in (simulation.intervals, simulation.speed, simulation.trace) if each is not None]
+    if len(given) != 1:
+        raise ConfigurationError(
+            "give the workers exactly one way: as intervals, as workers with a speed, or as a trace"
+        )
+    speeds: dict[int, SpeedModel]
+    if simulation.intervals is not None:
+        speeds = {}
+        for worker, seconds in enumerate(simulation.intervals):
+            _require(0 < seconds < math.inf, f"interval of worker {worker}", seconds, "a number above 0")
+            speeds[worker] = Constant(seconds)
+    elif simulation.speed is not None:
+        count = simulation.workers
+        if count is None:
+            raise ConfigurationError("a speed needs the number of workers that have it")
+        _require(count >= 1, "workers", count, "at least 1")
+        speeds = dict.fromkeys(range(count), build(simulation.speed, SPEEDS, "speed"))
+    else:
+        times = read_iteration_times(Path(str(simulation.trace)))
+        speeds = {worker: Recorded(own) for worker, own in times.items()}
+    if not speeds:
+        raise ConfigurationError("there must be at least 1 worker")
+    if simulation.workers is not None and simulation.workers != len(speeds):
+        raise ConfigurationError(f"{simulation.workers} workers were asked for, but {len(speeds)} are described")
+    _check_rest(simulation, speeds)
+    return speeds
+
+
+def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> None:
+    for what in ("jitter", "push_delay", "pull_delay"):
+        value = getattr(simulation, what)
+        _require(0 <= value < math.inf, what.replace("_", "-"), value, "a number from 0")
+    ends = {what: getattr(simulation, what) for what in ("duration", "updates", "pushes")}
+    given = {what: value for what, value in ends.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigurationError(f"{' and '.join(given)} were given; a run has one end")
+    for what, value in given.items():
+        _require(0 < value < math.inf, what, value, "above 0")
+    named = [*simulation.joins, *simulation.failures, *(each.worker for each in simulation.slowdowns)]
+    for worker in named:
+        if worker not in speeds:
+            raise ConfigurationError(f"there is no worker {worker}; there are {_few(list(speeds))}")
+    for worker, time in simulation.joins.items():
+        _require(0 <= time < math.inf, f"joining time of worker {worker}", time, "a number from 0")
+    for worker, time in simulation.failures.items():
+        joined = simulation.joins.get(worker, 0.0)
+        _require(joined < time < math.inf, f"failure of worker {worker}", time, f"after it joined, at {joined:g}")
+    for each in simulation.slowdowns:
+        _require(0 < each.factor < math.inf, f"slow-down of worker {each.worker}", each.factor, "a factor above 0")
+        _require(
+            0 <= each.begin < each.end, f"slow-down of worker {each.worker}", each.begin, "before its end, and from 0"
+        )
+
+
+def _require(holds: bool, what: str, value: float, expected: str) -> None:
+    if not holds:
+        raise ConfigurationError(f"{what} is {value:g}; it must be {expected}")
+
+
+def _few(workers: list[int]) -> str:
+    if len(workers) > 12:
+        return f"{len(workers)}, from {workers[0]} to {workers[-1]}"
+    return ", ".join(map(str, workers))
+
+
+def _workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> list[SimulatedWorker]:
+    workers = []
+    for worker, speed in speeds.items():
+        draw = speed.start(f"{simulation.seed}/{worker}/speed")
+        if simulation.jitter:
+            draw = jittered(draw, simulation.jitter, f"{simulation.seed}/{worker}/jitter")
+        for each in simulation.slowdowns:
+            if each.worker == worker:
+                draw = slowed(draw, each.factor, each.begin, each.end)
+        workers.append(
+            SimulatedWorker(worker, draw, simulation.joins.get(worker, 0.0), simulation.failures.get(worker))
+        )
+    return workers
+
+
+def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Stop:
+    """When the run is over; without a word on it, when the slowest worker had time for a hundred iterations."""
+    if simulation.updates is not None:
+        return Stop(updates=simulation.updates)
+    if simulation.pushes is not None:
+        return Stop(pushes=simulation.pushes)
+    if simulation.duration is not None:
+        return Stop(duration=simulation.duration)
+    return Stop(duration=DEFAULT_ROUNDS * max(each.mean for each in speeds.values()))
+
+
+def run_directory(below: Path, policy: str, simulation: Simulation) -> Path:
+    """Make the directory of one run, write its configuration, and return the path of its trace."""
+    directory = below / re.sub(r"[^a-z0-9.]+", "-", policy)
+    configuration = {"policy": policy, "simulation": simulation}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(configuration)) + b"\n")
+    except OSError as problem:
+        raise ConfigurationError(f"{directory}: cannot be written: {problem.strerror}") from None
+    return directory / "trace.jsonl"

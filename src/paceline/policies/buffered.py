@@ -1,0 +1,61 @@
+"""Buffered asynchronous: gradients gather in a buffer, and every `size` arrivals make one update. Nobody waits.
+
+Papers: J. Nguyen et al., Federated learning with buffered asynchronous aggregation (FedBuff), AISTATS 2022
+(arXiv 2106.06639); K-async SGD is the case without weights, S. Dutta et al., AISTATS 2018.
+A gradient of staleness s has the weight (1 + s) ** -exponent; one beyond `max_staleness` is discarded on arrival, where
+its staleness is already final, because the version only moves when the buffer is emptied.
+- `divide`: the weighted sum is divided by the number of samples (`size`: stale gradients make a smaller step) or by
+  the weighted number (`weights`: a true weighted mean). These are two different algorithms.
+Decision: when the last worker leaves, what the buffer holds becomes a last, smaller update.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, WorkerJoined, WorkerLeft
+from paceline.core.progress import Progress
+from paceline.core.spec import parameter
+from paceline.policies.base import Policy
+
+
+@dataclass(eq=False)
+class Buffered(Policy):
+    name = "buffered"
+    summary = "nobody waits; every K arrivals make one update"
+    paper = "Nguyen et al. 2022, arXiv 2106.06639"
+
+    size: int = parameter(4, "K: arrivals per update", least=1)
+    exponent: float = parameter(0.5, "a in the staleness weight (1 + s) ** -a; 0: all weigh the same", least=0)
+    max_staleness: int | None = parameter(None, "beyond it a gradient is discarded; none: never", least=0)
+    divide: str = parameter("size", "what the weighted sum is divided by", choices=("size", "weights"))
+
+    def decide(self, event: Event, progress: Progress, now: float) -> Decision:
+        match event:
+            case GradientArrived(gradient, version):
+                worker = gradient.worker
+                staleness = progress.version - version
+                if self.max_staleness is not None and staleness > self.max_staleness:
+                    return Decision(
+                        discard=(gradient,),
+                        release=(worker,),
+                        reason=f"the gradient of worker {worker} has staleness {staleness}, limit {self.max_staleness}",
+                    )
+                if len(progress.pending) < self.size:
+                    return Decision(release=(worker,))
+                return self._update(progress, (worker,))
+            case WorkerJoined(worker):
+                return Decision(release=(worker,))
+            case WorkerLeft() if progress.pending and not progress.members:
+                return self._update(progress, ())
+            case _:
+                return NOTHING
+
+    def _update(self, progress: Progress, release: tuple[int, ...]) -> Decision:
+        arrived = progress.pending.values()
+        weights = [(1.0 + progress.version - each.version) ** -self.exponent for each in arrived]
+        if self.divide == "weights":
+            samples = sum(each.samples for each in arrived)
+            weighted = sum(weight * each.samples for weight, each in zip(weights, arrived, strict=True))
+            weights = [weight * samples / weighted for weight in weights]
+        return Decision(apply=tuple(progress.pending), weights=tuple(weights), release=release)

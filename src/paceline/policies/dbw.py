@@ -1,0 +1,97 @@
+"""DBW, dynamic backup workers: each update takes the number of gradients that promises most progress per second.
+
+Paper: C. Xu, G. Neglia, N. Sebastianelli, Dynamic backup workers for parallel machine learning, IFIP Networking 2020
+(arXiv 2004.14696). An update of k gradients is expected to gain G(k) (paceline.policies.gain_model) and to take T(h, k)
+after an update of h (paceline.policies.time_model). The next k maximises G(k) / T(h, k); on a tie the larger k wins;
+without a positive gain all are waited for. The first update waits for all. See paceline.policies.fresh for `late`.
+
+Readings, each a parameter where both make sense:
+- The estimates behind G are means over the last `window` updates (5 in the paper; longer is calmer).
+- `loss_rule`: when the loss rose by more than 1 % the next k is at least one more.
+- `rate`: the learning rate is the same for every k (`fixed`, the paper) or grows with k up to `learning_rate` for a
+  full round (`proportional`, what paceline's linear scaling does).
+- `blind`: ignore the gain and maximise k / T(h, k), the paper's baseline. It needs no gradient statistics.
+Without statistics (a run that only keeps time) a DBW that is not blind can estimate no gain, and waits for all.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, UpdateApplied, WorkerJoined
+from paceline.core.progress import Progress
+from paceline.core.spec import parameter
+from paceline.policies.fresh import FreshGradients
+from paceline.policies.gain_model import GainModel
+from paceline.policies.time_model import TimeModel
+
+ITERATIONS = 256  # versions whose late gradients still teach the time model
+
+
+@dataclass(eq=False)
+class DBW(FreshGradients):
+    name = "dbw"
+    summary = "chooses k before each update for the most progress per second"
+    paper = "Xu et al. 2020, arXiv 2004.14696"
+
+    learning_rate: float = parameter(0.05, "eta, the optimizer's learning rate for a full round", above=0)
+    rate: str = parameter("proportional", "how the learning rate depends on k", choices=("proportional", "fixed"))
+    window: int = parameter(5, "updates over which V, N and L are averaged", least=1)
+    loss_rule: bool = parameter(True, "wait for one more after the loss rose by more than 1 %")
+    blind: bool = parameter(False, "maximise k / T(h, k), whatever the gain")
+    memory: int = parameter(50, "observations after which the time model forgets", least=1)
+
+    def __post_init__(self) -> None:
+        self._k: int | None = None  # None: all
+        self._iterations: OrderedDict[int, list[float]] = OrderedDict()  # version -> beginning, h, gradients so far
+        self._time = TimeModel(self.memory)
+        self._gain = GainModel(self.learning_rate, self.rate == "proportional", self.window)
+
+    def wanted(self, progress: Progress) -> int:
+        return len(progress.members) if self._k is None else self._k
+
+    def decide(self, event: Event, progress: Progress, now: float) -> Decision:
+        match event:
+            case WorkerJoined() if not self._iterations:
+                self._iterations[0] = [now, 0, 0]
+            case GradientArrived():
+                self._clock_in(event, progress, now)
+            case UpdateApplied(_, statistics):
+                self._gain.observe(statistics, len(progress.members))
+                self._k = self._choose(statistics.gradients, len(progress.members))
+                return NOTHING
+            case _:
+                pass
+        decision = super().decide(event, progress, now)
+        if decision.apply:
+            self._iterations[progress.version + 1] = [now, len(decision.apply), 0]
+            if len(self._iterations) > ITERATIONS:
+                self._iterations.popitem(last=False)
+            if self.blind:  # whether statistics come or not
+                self._k = self._choose(len(decision.apply), len(progress.members))
+        return decision
+
+    def _clock_in(self, event: GradientArrived, progress: Progress, now: float) -> None:
+        """Teach the time model when this gradient came, late or not."""
+        iteration = self._iterations.get(event.version)
+        if iteration is not None:
+            began, h, before = iteration
+            iteration[2] = before + 1
+            self._time.observe(int(h) or len(progress.members), int(before) + 1, now - began)
+
+    def _choose(self, h: int, workers: int) -> int | None:
+        """The next k after an update of h gradients; None: wait for all."""
+        if workers == 0:
+            return None
+        gain = np.arange(1.0, workers + 1) if self.blind else self._gain.expected(workers)
+        times = self._time.expected(h, workers)
+        if gain is None or times is None or gain.max() <= 0:
+            return None
+        worth = gain / np.maximum(times, np.finfo(float).tiny)
+        best = workers - int(np.argmax(worth[::-1]))  # of several, the largest
+        if self.loss_rule and self._gain.loss_rose and not self.blind:
+            best = max(best, min(h + 1, workers))
+        return best

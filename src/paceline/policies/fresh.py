@@ -1,0 +1,63 @@
+"""The common half of backup workers and DBW: an update is made of the first k gradients of the current version.
+
+A subclass says how many it wants. What becomes of a worker that is still computing when the update happens is `late`:
+- `finish` (PsW): it finishes, its gradient is discarded, and it goes on with the newest parameters;
+- `interrupt` (PsI): it drops its work and starts over with the newest parameters;
+- `pull`: as `finish`, and nobody ever waits: a worker is given the newest parameters whenever it asks, so that it may
+  contribute more than once to the same update.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, WorkerJoined, WorkerLeft
+from paceline.core.progress import Progress
+from paceline.core.spec import parameter
+from paceline.policies.base import Policy
+
+
+@dataclass(eq=False)
+class FreshGradients(Policy):
+    late: str = parameter(
+        "finish", "what a worker does when an update happens while it computes", choices=("finish", "interrupt", "pull")
+    )
+
+    @abstractmethod
+    def wanted(self, progress: Progress) -> int:
+        """How many gradients of the current version make the next update."""
+
+    def decide(self, event: Event, progress: Progress, now: float) -> Decision:
+        match event:
+            case GradientArrived(gradient, version):
+                if version == progress.version:
+                    return self._update_if_enough(event, progress)
+                return Decision(
+                    discard=(gradient,),
+                    release=(gradient.worker,),
+                    reason=f"worker {gradient.worker} was late: it computed on version {version} of {progress.version}",
+                )
+            case WorkerJoined(worker):
+                return Decision(release=(worker,))
+            case WorkerLeft():
+                return self._update_if_enough(event, progress) if progress.pending else NOTHING
+            case _:
+                return NOTHING
+
+    def _update_if_enough(self, event: GradientArrived | WorkerLeft, progress: Progress) -> Decision:
+        here = len(progress.pending)
+        wanted = min(self.wanted(progress), len(progress.members))  # who left blocks nobody
+        if here >= wanted:
+            working = (member.worker for member in progress.members.values() if not member.waiting)
+            return Decision(
+                apply=tuple(progress.pending),
+                interrupt=tuple(working) if self.late == "interrupt" else (),
+                release=tuple(progress.waiting),
+            )
+        if isinstance(event, WorkerLeft):
+            return NOTHING
+        worker = event.gradient.worker
+        if self.late == "pull":
+            return Decision(release=(worker,))
+        return Decision(reason=f"worker {worker} waits: the update has {here} of the {wanted} gradients that it needs")

@@ -1,0 +1,63 @@
+"""DBW's model of progress: G(k), by how much an update of k gradients is expected to lower the loss.
+
+For a loss that is smooth of constant L, learning rate eta, gradient variance V and true squared gradient norm N:
+    G(k) = (eta - L eta^2 / 2) N - (L eta^2 / 2) V / k.
+V is the sample variance of the gradients of an update, N = max(|mean|^2 - V / k, 0), and L follows from how the loss
+moved from one update to the next: L = 2 (F' - F + eta N) / (eta^2 (N + V / k)). Each is a mean over the last `window`.
+Decisions: one gradient has no variance, so V keeps its last estimates; an L whose denominator is not positive is
+skipped, and L is never below a small positive value.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.core.messages import Statistics
+
+LEAST_SMOOTHNESS = 1e-6
+
+
+class GainModel:
+    def __init__(self, learning_rate: float, proportional: bool, window: int) -> None:
+        self._learning_rate = learning_rate
+        self._proportional = proportional
+        self.variance: deque[float] = deque(maxlen=window)
+        self.norm: deque[float] = deque(maxlen=window)
+        self.smoothness: deque[float] = deque(maxlen=window)
+        self.loss_rose = False  # by more than 1 % with the last update
+        self._last: tuple[float, float, float, float] | None = None  # loss, eta, N, V / k of the last update
+
+    def eta(self, k: npt.ArrayLike, workers: int) -> npt.NDArray[np.float64]:
+        """The learning rate of an update of k gradients."""
+        share = np.minimum(1.0, np.asarray(k, dtype=float) / workers)
+        return self._learning_rate * (share if self._proportional else np.ones_like(share))
+
+    def observe(self, seen: Statistics, workers: int) -> None:
+        """Learn from one update in a group of this size."""
+        if seen.variance is not None:
+            self.variance.append(seen.variance)
+        if not self.variance or seen.loss is None or workers == 0:
+            return
+        noise = self.variance[-1] / seen.gradients
+        norm = max(seen.squared_norm - noise, 0.0)
+        self.norm.append(norm)
+        if self._last is not None:
+            loss, eta, last_norm, last_noise = self._last
+            self.loss_rose = seen.loss > 1.01 * loss
+            below = eta**2 * (last_norm + last_noise)
+            if below > 0:
+                estimate = 2 * (seen.loss - loss + eta * last_norm) / below
+                self.smoothness.append(max(LEAST_SMOOTHNESS, estimate))
+        self._last = (seen.loss, float(self.eta(seen.gradients, workers)), norm, noise)
+
+    def expected(self, workers: int) -> npt.NDArray[np.float64] | None:
+        """G(1), ..., G(workers); None while an estimate is missing."""
+        if not self.smoothness:
+            return None
+        variance, norm, smoothness = (sum(each) / len(each) for each in (self.variance, self.norm, self.smoothness))
+        k = np.arange(1, workers + 1)
+        eta = self.eta(k, workers)
+        return (eta - smoothness * eta**2 / 2) * norm - smoothness * eta**2 / 2 * variance / k

@@ -1,0 +1,1 @@
+"""The log of a run, its replay, and what is computed from it."""

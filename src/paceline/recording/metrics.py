@@ -1,0 +1,189 @@
+"""The figures of a run, computed from its trace and nothing else, record by record: a run of any length fits."""
+
+from __future__ import annotations
+
+import msgspec
+from typing_extensions import assert_never
+
+from paceline.core.messages import (
+    ApplyUpdate,
+    Command,
+    DiscardGradient,
+    Gradient,
+    GradientArrived,
+    InterruptWorker,
+    SendParameters,
+    WorkerJoined,
+    WorkerLeft,
+)
+from paceline.core.progress import Clocks
+from paceline.recording.trace import Record
+
+
+class WorkerSummary(msgspec.Struct, frozen=True):
+    worker: int
+    pushes: int
+    waiting_seconds: float
+    member_seconds: float
+
+
+class LongestWait(msgspec.Struct, frozen=True):
+    worker: int
+    began: float
+    seconds: float
+    reason: str
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What one run came to. Waiting runs from a push to the release after it, or to the end of the run."""
+
+    policy: str
+    virtual_seconds: float
+    updates: int
+    pushes: int
+    applied: int
+    discarded: int
+    pending: int  # arrived, but without a fate when the run ended
+    interrupted: int
+    iterations_per_second: float
+    max_lead: int
+    max_staleness: int
+    mean_staleness: float
+    waiting_seconds: float
+    waiting_share: float  # of the time that the workers were members
+    supersteps: int  # how often all members went on together
+    longest_wait: LongestWait | None
+    workers: list[WorkerSummary]
+
+
+class _Worker:
+    __slots__ = ("entered", "left", "pushed_at", "pushes", "reason", "standing", "waited")
+
+    def __init__(self, entered: float, standing: int) -> None:
+        self.entered = entered
+        self.left: float | None = None
+        self.standing = standing
+        self.pushes = 0
+        self.waited = 0.0
+        self.pushed_at: float | None = None  # set while it waits
+        self.reason = ""
+
+
+class RunMetrics:
+    """Give it every record, then ask for the summary."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, _Worker] = {}
+        self._clocks = Clocks()
+        self._versions: dict[Gradient, int] = {}  # of the gradients without a fate
+        self._members = 0
+        self._updates = self._pushes = self._applied = self._discarded = self._interrupted = self._supersteps = 0
+        self._max_lead = self._max_staleness = self._staleness = 0
+        self._longest: LongestWait | None = None
+
+    def observe(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, GradientArrived):
+            self._note_gradient(event, record)
+        elif isinstance(event, WorkerLeft):
+            self._note_leaving(event.worker, record.now)
+        released = self._note_commands(record.commands, record.now)
+        if released == self._members > 0 and not isinstance(event, WorkerJoined):
+            self._supersteps += 1
+
+    def _note_commands(self, commands: tuple[Command, ...], now: float) -> int:
+        """How many workers they let go on."""
+        released = 0
+        for command in commands:
+            match command:
+                case SendParameters():
+                    released += 1
+                    worker = self._workers.get(command.worker)
+                    if worker is None:
+                        self._workers[command.worker] = _Worker(now, self._clocks.enter(command.worker))
+                        self._members += 1
+                    elif worker.pushed_at == now:
+                        worker.pushed_at = None  # it went on at once
+                    else:
+                        self._stop_waiting(command.worker, worker, now)
+                case ApplyUpdate():
+                    self._note_update(command.gradients)
+                case DiscardGradient():
+                    del self._versions[command.gradient]
+                    self._discarded += 1
+                case InterruptWorker():
+                    self._interrupted += 1
+                case _:
+                    assert_never(command)
+        return released
+
+    def _note_gradient(self, event: GradientArrived, record: Record) -> None:
+        gradient = event.gradient
+        worker = self._workers[gradient.worker]
+        if gradient.clock <= worker.pushes:
+            return  # delivered twice
+        self._pushes += 1
+        worker.pushes += 1
+        self._clocks.advance(gradient.worker, worker.standing)
+        worker.standing += 1
+        lead = worker.standing - self._clocks.least
+        if lead > self._max_lead:
+            self._max_lead = lead
+        worker.pushed_at = record.now
+        worker.reason = record.reason
+        self._versions[gradient] = event.version
+
+    def _note_leaving(self, worker_id: int, now: float) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker.left is None:  # it may never have been let in, or leave twice
+            self._stop_waiting(worker_id, worker, now)
+            worker.left = now
+            self._clocks.exit(worker_id, worker.standing)
+            self._members -= 1
+
+    def _note_update(self, gradients: tuple[Gradient, ...]) -> None:
+        for gradient in gradients:
+            staleness = self._updates - self._versions.pop(gradient)
+            self._staleness += staleness
+            if staleness > self._max_staleness:
+                self._max_staleness = staleness
+        self._applied += len(gradients)
+        self._updates += 1
+
+    def _stop_waiting(self, worker_id: int, worker: _Worker, now: float) -> None:
+        if worker.pushed_at is None:
+            return
+        waited = now - worker.pushed_at
+        worker.waited += waited
+        if waited > 0 and (self._longest is None or waited > self._longest.seconds):
+            self._longest = LongestWait(worker_id, worker.pushed_at, waited, worker.reason)
+        worker.pushed_at = None
+
+    def summary(self, policy: str, end: float) -> Summary:
+        """The figures at the end of the run. It may be asked for once, because it ends every wait."""
+        summaries = []
+        for worker_id, worker in sorted(self._workers.items()):
+            self._stop_waiting(worker_id, worker, end)
+            stayed = (end if worker.left is None else worker.left) - worker.entered
+            summaries.append(WorkerSummary(worker_id, worker.pushes, worker.waited, stayed))
+        waiting = sum(each.waiting_seconds for each in summaries)
+        together = sum(each.member_seconds for each in summaries)
+        return Summary(
+            policy=policy,
+            virtual_seconds=end,
+            updates=self._updates,
+            pushes=self._pushes,
+            applied=self._applied,
+            discarded=self._discarded,
+            pending=len(self._versions),
+            interrupted=self._interrupted,
+            iterations_per_second=self._pushes / end if end else 0.0,
+            max_lead=self._max_lead,
+            max_staleness=self._max_staleness,
+            mean_staleness=self._staleness / self._applied if self._applied else 0.0,
+            waiting_seconds=waiting,
+            waiting_share=waiting / together if together else 0.0,
+            supersteps=self._supersteps,
+            longest_wait=self._longest,
+            workers=summaries,
+        )

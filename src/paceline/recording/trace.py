@@ -1,0 +1,115 @@
+"""The log of a run: one header, one JSON line per event with its commands, one closing line.
+
+Everything that people look at afterwards is computed from this file, and a replay needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from paceline.core.errors import TraceError
+from paceline.core.messages import Command, Event
+
+FORMAT = "paceline-trace-1"
+
+
+class Header(msgspec.Struct, frozen=True):
+    format: str
+    policy: str
+
+
+class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What happened, when, and what followed from it."""
+
+    now: float
+    event: Event
+    commands: tuple[Command, ...] = ()
+    reason: str = ""
+
+
+class Closing(msgspec.Struct, frozen=True):
+    """The last line: how long the run took, and how many records there must be."""
+
+    end: float
+    records: int
+
+
+class TraceWriter:
+    """Writes a trace as the run goes on. Without `close` it has no closing line and reads as cut off."""
+
+    def __init__(self, path: Path, policy: str) -> None:
+        self._file: BinaryIO = path.open("wb")
+        self._encoder = msgspec.json.Encoder()
+        self._records = 0
+        self._write(Header(FORMAT, policy))
+
+    def observe(self, record: Record) -> None:
+        self._write(record)
+        self._records += 1
+
+    def close(self, end: float) -> None:
+        self._write(Closing(end, self._records))
+        self._file.close()
+
+    def _write(self, line: msgspec.Struct) -> None:
+        self._file.write(self._encoder.encode(line) + b"\n")
+
+
+class Trace:
+    """A trace file, read lazily: iterating it gives the records; `end` and `records` are known once all were read."""
+
+    def __init__(self, path: Path, *, allow_cut_off: bool = False) -> None:
+        """`allow_cut_off`: take a trace whose run was killed; its end is then the time of its last whole record."""
+        self.path = path
+        self.end: float | None = None
+        self.records: int | None = None
+        self._allow_cut_off = allow_cut_off
+        try:
+            with path.open("rb") as file:
+                first = file.readline()
+        except OSError as problem:
+            raise TraceError(f"{path}: cannot be read: {problem.strerror}") from None
+        try:
+            self.header = msgspec.json.decode(first, type=Header)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise TraceError(f"{path}, line 1: this is not a paceline trace") from None
+        if self.header.format != FORMAT:
+            raise TraceError(
+                f"{path}, line 1: format {self.header.format!r} is unknown here; this paceline reads {FORMAT!r}"
+            )
+
+    def __iter__(self) -> Iterator[Record]:
+        decoder = msgspec.json.Decoder(Record)
+        count, last = 0, 0.0
+        with self.path.open("rb") as file:
+            next(file)
+            for number, line in enumerate(file, start=2):
+                if line.startswith(b'{"end"'):
+                    self._close(line, number, count)
+                    if next(file, None) is not None:
+                        raise TraceError(f"{self.path}, line {number + 1}: there is more after the closing line")
+                    return
+                if not line.endswith(b"\n") and self._allow_cut_off:
+                    break
+                try:
+                    record = decoder.decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+                    raise TraceError(f"{self.path}, line {number}: not a whole record: {problem}") from None
+                count, last = count + 1, record.now
+                yield record
+        if not self._allow_cut_off:
+            raise TraceError(f"{self.path}, line {count + 2}: the trace is cut off: its closing line is missing")
+        self.end, self.records = last, count
+
+    def _close(self, line: bytes, number: int, count: int) -> None:
+        try:
+            closing = msgspec.json.decode(line, type=Closing)
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            raise TraceError(f"{self.path}, line {number}: not a whole closing line: {problem}") from None
+        if closing.records != count:
+            raise TraceError(f"{self.path}, line {number}: {closing.records} records were written, {count} are here")
+        self.end, self.records = closing.end, count

@@ -1,0 +1,72 @@
+"""The tables of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from paceline.core.spec import Parameter
+from paceline.recording.metrics import Summary
+
+
+def comparison(summaries: Sequence[Summary]) -> Table:
+    """One row per policy: what it got done, and what that cost."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("policy", overflow="fold", min_width=11)
+    headings = ("iterations\n/ second", f"against\n{summaries[0].policy.split(':')[0]}", "time\nwaiting", "\nupdates")
+    for heading in (*headings, "dis-\ncarded", "largest\nlead", "staleness\nmean", "\nmax", "super-\nsteps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    first = summaries[0].iterations_per_second
+    for each in summaries:
+        table.add_row(
+            each.policy,
+            f"{each.iterations_per_second:.4g}",
+            f"{each.iterations_per_second / first:.2f}x" if first else "-",
+            f"{each.waiting_share:.1%}",
+            f"{each.updates:,}",
+            f"{each.discarded:,}",
+            f"{each.max_lead:,}",
+            f"{each.mean_staleness:.2f}",
+            f"{each.max_staleness:,}",
+            f"{each.supersteps:,}",
+        )
+    return table
+
+
+def remarks(summaries: Sequence[Summary]) -> Iterator[str]:
+    """The longest wait in the policy's own words, and what a reader could misunderstand."""
+    waits = [(each.longest_wait, each.policy) for each in summaries if each.longest_wait is not None]
+    if waits:
+        wait, policy = max(waits, key=lambda pair: pair[0].seconds)
+        yield f"longest wait: {wait.seconds:g}, from {wait.began:g}, under {policy}: {wait.reason}"
+    if any(each.policy.startswith("dbw") and "blind=true" not in each.policy for each in summaries):
+        yield "dbw: without gradients it sees no gain and waits for all; dbw:blind=true goes by time alone"
+
+
+def policy_listing(rows: Iterable[tuple[str, str, Sequence[Parameter], str]]) -> Table:
+    """Name, what it does, parameters with their range and default, paper."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, leading=1)
+    table.add_column("policy", no_wrap=True)
+    table.add_column("what it does", ratio=3)
+    table.add_column("parameters, with their defaults", no_wrap=True)
+    table.add_column("paper", ratio=2)
+    for name, summary, parameters, paper in rows:
+        table.add_row(name, summary, "\n".join(_in_short(each) for each in parameters) or "-", paper)
+    return table
+
+
+def parameter_listing(parameters: Sequence[Parameter]) -> Table:
+    """Every parameter of one policy with its meaning."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("parameter", "values", "default"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("meaning")
+    for each in parameters:
+        table.add_row(each.name, each.kind, each.default_text, each.meaning)
+    return table
+
+
+def _in_short(parameter: Parameter) -> str:
+    return f"{parameter.name}={parameter.default_text}"

@@ -1,0 +1,1 @@
+"""The shells around the core: where workers live and how commands reach them."""

@@ -1,0 +1,1 @@
+"""The discrete-event runtime: workers that exist only in virtual time."""

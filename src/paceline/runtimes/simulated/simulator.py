@@ -1,0 +1,155 @@
+"""A discrete-event simulator: the same driver, coordinator and policies, in virtual time.
+
+Events wait in a heap ordered by (time, sequence), so that equal times are taken in the order in which they were
+scheduled. Times are rounded to a decimal grid far finer than an iteration: 0.1 + 0.1 + 0.1 is 0.3 here, so that
+workers meet, and the end of a run is hit, exactly where arithmetic on paper says so.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline.core.coordinator import Coordinator
+from paceline.core.messages import (
+    ApplyUpdate,
+    DiscardGradient,
+    Gradient,
+    GradientArrived,
+    Statistics,
+    WorkerJoined,
+    WorkerLeft,
+)
+from paceline.runtimes.driver import Driver, Observer
+from paceline.runtimes.simulated.speeds import Draw
+
+GRID = 9  # decimal digits kept below the leading digit of an iteration time
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedWorker:
+    worker: int
+    draw: Draw
+    joins_at: float = 0.0
+    fails_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When a run is over: after a time (what happens exactly then still counts), or so many updates or pushes."""
+
+    duration: float = math.inf
+    updates: float = math.inf
+    pushes: float = math.inf
+
+
+class Happening(Enum):
+    PUSH = "push"
+    JOIN = "join"
+    FAILURE = "failure"
+    WAKE = "wake"
+
+
+class _Worker:
+    """Where one simulated worker is in its loop."""
+
+    __slots__ = ("computed_at", "draw", "held", "iteration", "plan", "pushed", "worker")
+
+    def __init__(self, worker: int, draw: Draw) -> None:
+        self.worker = worker
+        self.draw = draw
+        self.iteration = 0  # iterations begun
+        self.pushed = 0
+        self.held = 0  # version that it computes on
+        self.computed_at = 0.0  # when its gradient is ready to be sent
+        self.plan = 0  # a planned push with another number was called off
+
+
+class Simulator:
+    """One run. It is the driver's port: commands that would reach workers schedule their next push instead."""
+
+    def __init__(
+        self,
+        workers: Sequence[SimulatedWorker],
+        coordinator: Coordinator,
+        observers: Sequence[Observer] = (),
+        *,
+        push_delay: float = 0.0,
+        pull_delay: float = 0.0,
+        time_scale: float = 1.0,
+    ) -> None:
+        """`time_scale`: a typical iteration time; the grid of times is laid relative to it."""
+        self.now = 0.0
+        self.pushes = 0
+        self.version = 0
+        self._driver = Driver(coordinator, self, observers)
+        self._push_delay = push_delay
+        self._pull_delay = pull_delay
+        self._digits = GRID - math.floor(math.log10(time_scale))
+        self._heap: list[tuple[float, int, Happening, int, int]] = []  # time, sequence, what, worker, plan
+        self._sequence = 0
+        self._workers = {each.worker: _Worker(each.worker, each.draw) for each in workers}
+        for each in workers:
+            self._schedule(each.joins_at, Happening.JOIN, each.worker)
+            if each.fails_at is not None:
+                self._schedule(each.fails_at, Happening.FAILURE, each.worker)
+
+    def run(self, stop: Stop) -> float:
+        """Run until it is over and return the virtual time at which it ended."""
+        heap, workers = self._heap, self._workers
+        while heap and self.version < stop.updates and self.pushes < stop.pushes:
+            time, _, happening, worker, plan = heapq.heappop(heap)
+            if time > stop.duration:
+                break
+            if happening is Happening.PUSH:
+                if plan == workers[worker].plan:
+                    self._push(workers[worker], time)
+                continue
+            self.now = time
+            if happening is Happening.JOIN:
+                self._driver.deliver(WorkerJoined(worker), time)
+            elif happening is Happening.FAILURE:
+                workers[worker].plan += 1
+                self._driver.deliver(WorkerLeft(worker, "failed"), time)
+            else:
+                self._driver.wake(time)
+        return self.now if math.isinf(stop.duration) else stop.duration
+
+    def _push(self, worker: _Worker, now: float) -> None:
+        self.now = now
+        self.pushes += 1
+        worker.pushed += 1
+        self._driver.deliver(GradientArrived(Gradient(worker.worker, worker.pushed), worker.held), now)
+
+    def _schedule(self, time: float, happening: Happening, worker: int, plan: int = 0) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (time, self._sequence, happening, worker, plan))
+
+    # -- the port --
+
+    def send_parameters(self, worker: int) -> None:
+        state = self._workers[worker]
+        state.held = self.version
+        begins = self.now + self._pull_delay
+        state.computed_at = begins + state.draw(state.iteration, begins)
+        state.iteration += 1
+        self._schedule(round(state.computed_at + self._push_delay, self._digits), Happening.PUSH, worker, state.plan)
+
+    def interrupt_worker(self, worker: int) -> None:
+        state = self._workers[worker]
+        if state.computed_at > self.now + self._pull_delay:  # otherwise its push is on its way already
+            state.plan += 1
+            self.send_parameters(worker)
+
+    def apply_update(self, command: ApplyUpdate) -> Statistics | None:
+        self.version += 1
+        return None  # nobody computed a gradient that could be looked at
+
+    def discard_gradient(self, command: DiscardGradient) -> None:
+        pass  # nothing is kept of it
+
+    def wake_at(self, time: float) -> None:
+        self._schedule(time, Happening.WAKE, -1)
