@@ -29,7 +29,8 @@ def measure(policy: str, workers: int) -> dict[str, float]:
     """One cell, in this process: the best of a few runs, and the peak memory above an idle interpreter's."""
     idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     pushes = max(LEAST_PUSHES, workers * PUSHES_PER_WORKER)
-    simulation = Simulation(workers=workers, speed="lognormal:sigma=0.1", pushes=pushes)
+    intervals = tuple(1 + 0.5 * worker / workers for worker in range(workers))
+    simulation = Simulation(intervals=intervals, pushes=pushes)
     seconds = []
     for _ in range(REPEATS):
         begin = time.perf_counter()

@@ -136,8 +136,6 @@ class Coordinator:
         commands: list[Command] = []
         if decision.apply or decision.discard:
             self._settle(decision, commands)
-        if decision.interrupt:
-            self._interrupt(decision, commands, now)
         progress = self.progress
         for worker in decision.release:
             member = progress.waiting.get(worker)
@@ -148,6 +146,12 @@ class Coordinator:
             else:
                 raise self._breach(f"releases worker {worker}, which is {self._state(worker)}")
             commands.append(SendParameters(worker))
+        for worker in decision.interrupt:
+            member = progress.members.get(worker)
+            if member is None or member.waiting:
+                raise self._breach(f"interrupts worker {worker}, which is {self._state(worker)}")
+            progress.restart(member, now)
+            commands.append(InterruptWorker(worker))
         return tuple(commands)
 
     def _settle(self, decision: Decision, commands: list[Command]) -> None:
@@ -167,14 +171,6 @@ class Coordinator:
             if not decision.reason:
                 raise self._breach(f"discards {gradient} without a reason")
             commands.append(DiscardGradient(gradient, decision.reason))
-
-    def _interrupt(self, decision: Decision, commands: list[Command], now: float) -> None:
-        for worker in decision.interrupt:
-            member = self.progress.members.get(worker)
-            if member is None or member.waiting:
-                raise self._breach(f"interrupts worker {worker}, which is {self._state(worker)}")
-            self.progress.restart(member, now)
-            commands.append(InterruptWorker(worker))
 
     def _explain(self, event: Event, decision: Decision) -> None:
         """Keep the reason beside the worker that this event left waiting, and see that somebody can move."""

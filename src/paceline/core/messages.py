@@ -91,13 +91,13 @@ Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptW
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A policy's answer to one event. Carried out in this order: apply, discard, interrupt, release."""
+    """A policy's answer to one event. Carried out in this order: apply, discard, release, interrupt."""
 
     apply: tuple[Gradient, ...] = ()
     weights: tuple[float, ...] = ()
     discard: tuple[Gradient, ...] = ()
-    interrupt: tuple[int, ...] = ()
     release: tuple[int, ...] = ()
+    interrupt: tuple[int, ...] = ()
     reason: str = ""  # one plain sentence; required when a worker is left waiting or a gradient is discarded
 
 

@@ -42,19 +42,21 @@ class Policy(ABC):
 class WaitingByStanding:
     """The waiting members, least standing first: who is released next when the slowest moves."""
 
-    __slots__ = ("_heap",)
+    __slots__ = ("_added", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
+        self._heap: list[tuple[int, int, int]] = []  # standing, when it was added, worker
+        self._added = 0
 
     def add(self, member: Member) -> None:
-        heapq.heappush(self._heap, (member.standing, member.worker))
+        self._added += 1
+        heapq.heappush(self._heap, (member.standing, self._added, member.worker))
 
     def within(self, lead: int, progress: Progress) -> tuple[int, ...]:
-        """Take out and return everybody whose lead is now at most this."""
+        """Take out and return everybody whose lead is now at most this, in the order in which they began to wait."""
         heap, released = self._heap, []
         while heap and heap[0][0] - progress.least_standing <= lead:
-            _, worker = heapq.heappop(heap)
+            _, added, worker = heapq.heappop(heap)
             if worker in progress.waiting:  # it may have left meanwhile
-                released.append(worker)
-        return tuple(released)
+                released.append((added, worker))
+        return tuple(worker for _, worker in sorted(released))

@@ -52,8 +52,8 @@ class FreshGradients(Policy):
             working = (member.worker for member in progress.members.values() if not member.waiting)
             return Decision(
                 apply=tuple(progress.pending),
-                interrupt=tuple(working) if self.late == "interrupt" else (),
                 release=tuple(progress.waiting),
+                interrupt=tuple(working) if self.late == "interrupt" else (),
             )
         if isinstance(event, WorkerLeft):
             return NOTHING

@@ -134,13 +134,13 @@ class Simulator:
         state = self._workers[worker]
         state.held = self.version
         begins = self.now + self._pull_delay
-        state.computed_at = begins + state.draw(state.iteration, begins)
+        state.computed_at = round(begins + state.draw(state.iteration, begins), self._digits)
         state.iteration += 1
-        self._schedule(round(state.computed_at + self._push_delay, self._digits), Happening.PUSH, worker, state.plan)
+        self._schedule(state.computed_at + self._push_delay, Happening.PUSH, worker, state.plan)
 
     def interrupt_worker(self, worker: int) -> None:
         state = self._workers[worker]
-        if state.computed_at > self.now + self._pull_delay:  # otherwise its push is on its way already
+        if state.computed_at >= self.now + self._pull_delay:  # otherwise its push is on its way already
             state.plan += 1
             self.send_parameters(worker)
 

@@ -1,0 +1,188 @@
+"""A group of workers driven by hand: the tests' own runtime. It checks the contract after every event.
+
+It keeps its own books, from commands alone, as naively as possible: what the coordinator and a policy believe is
+compared with what a worker would really have seen.
+"""
+
+from __future__ import annotations
+
+from paceline.core.coordinator import Coordinator
+from paceline.core.messages import (
+    ApplyUpdate,
+    DeadlinePassed,
+    DiscardGradient,
+    Event,
+    Gradient,
+    GradientArrived,
+    InterruptWorker,
+    Reaction,
+    SendParameters,
+    Statistics,
+    UpdateApplied,
+    WorkerJoined,
+    WorkerLeft,
+)
+from paceline.policies import Policy, policy
+
+#: Every policy, and every parameter that changes how it decides.
+VARIANTS = [
+    "bsp",
+    "asp",
+    "ssp:staleness=0",
+    "ssp:staleness=1",
+    "ssp",
+    "dssp:lower=0,upper=2",
+    "dssp:lower=1,upper=3,wait=next",
+    "dssp:lower=1,upper=3,literal_grant=true",
+    "dssp:lower=1,upper=3,capped=false",
+    "dssp:lower=0,upper=2,capped=false,wait=next,literal_grant=true",
+    "elastic-bsp:lookahead=3",
+    "elastic-bsp:lookahead=4,monitoring=first",
+    "elastic-bsp:lookahead=2,inside=gather",
+    "elastic-bsp:lookahead=3,monitoring=first,inside=gather",
+    "backup",
+    "backup:k=1",
+    "backup:k=2,late=interrupt",
+    "backup:k=2,late=pull",
+    "dbw",
+    "dbw:blind=true",
+    "dbw:blind=true,late=interrupt",
+    "dbw:blind=true,late=pull",
+    "buffered:size=2",
+    "buffered:size=3,max_staleness=1,divide=weights",
+]
+
+
+def lead_limit(text: str) -> int | None:
+    """The largest lead that may be seen at an arrival, where the policy promises one."""
+    chosen = policy(text)
+    if chosen.name == "ssp":
+        return chosen.staleness + 1  # type: ignore[attr-defined]
+    if chosen.name == "dssp" and chosen.capped:  # type: ignore[attr-defined]
+        return chosen.upper + 1  # type: ignore[attr-defined]
+    return 1 if chosen.name == "bsp" else None
+
+
+class Group:
+    def __init__(self, text: str | Policy, *, statistics: Statistics | None = None) -> None:
+        self.text = str(text)
+        self.limit = lead_limit(self.text)
+        self.coordinator = Coordinator(policy(text) if isinstance(text, str) else text)
+        self.statistics = statistics
+        self.now = 0.0
+        self.version = 0
+        self.computing: dict[int, int] = {}  # worker -> version it computes on
+        self.waiting: dict[int, None] = {}
+        self.newcomers: dict[int, None] = {}
+        self.clock: dict[int, int] = {}
+        self.standing: dict[int, int] = {}  # of the members
+        self.open: dict[Gradient, None] = {}  # arrived, no fate yet
+        self.fates: dict[Gradient, str] = {}
+        self.history: list[tuple[float, Event, Reaction]] = []
+
+    # -- what workers do --
+
+    def join(self, worker: int, after: float = 0.0) -> Reaction:
+        self.newcomers[worker] = None
+        return self._send(WorkerJoined(worker), after)
+
+    def push(self, worker: int, after: float = 1.0) -> Reaction:
+        version = self.computing.pop(worker)
+        self.waiting[worker] = None
+        self.clock[worker] = self.clock.get(worker, 0) + 1
+        self.standing[worker] += 1
+        lead = self.standing[worker] - min(self.standing.values())
+        assert self.limit is None or lead <= self.limit, f"worker {worker} leads by {lead} under {self.text}"
+        gradient = Gradient(worker, self.clock[worker])
+        self.open[gradient] = None
+        return self._send(GradientArrived(gradient, version), after)
+
+    def push_again(self, worker: int) -> Reaction:
+        """Deliver the worker's last gradient a second time."""
+        return self._send(GradientArrived(Gradient(worker, self.clock[worker]), self.version), 0.0)
+
+    def leave(self, worker: int, after: float = 0.0) -> Reaction:
+        for books in (self.computing, self.waiting, self.newcomers, self.standing):
+            books.pop(worker, None)
+        return self._send(WorkerLeft(worker, "gone"), after)
+
+    def deadline(self, after: float = 0.0) -> Reaction:
+        return self._send(DeadlinePassed(), after)
+
+    def why(self, worker: int) -> str:
+        return self.coordinator.progress.why(worker)
+
+    # -- what must hold --
+
+    def _send(self, event: Event, after: float) -> Reaction:
+        self.now += after
+        reaction = self.coordinator.handle(event, self.now)
+        self.history.append((self.now, event, reaction))
+        were_waiting = list(self.waiting)
+        updated = self._obey(reaction)
+        if updated and self.statistics is not None:
+            self._send(UpdateApplied(self.version, self.statistics), 0.0)
+        self._check(event, reaction, were_waiting)
+        return reaction
+
+    def _obey(self, reaction: Reaction) -> bool:
+        updated = False
+        for command in reaction.commands:
+            match command:
+                case ApplyUpdate(gradients, weights):
+                    assert gradients and len(weights) in (0, len(gradients))
+                    for gradient in gradients:
+                        del self.open[gradient]
+                        self.fates[gradient] = "applied"
+                    self.version += 1
+                    updated = True
+                case DiscardGradient(gradient, reason):
+                    assert reason
+                    del self.open[gradient]
+                    self.fates[gradient] = "discarded"
+                case InterruptWorker(worker):
+                    assert worker in self.computing
+                    self.computing[worker] = self.version
+                case SendParameters(worker):
+                    if worker in self.newcomers:
+                        del self.newcomers[worker]
+                        self.standing[worker] = min(self.standing.values(), default=0)
+                    else:
+                        del self.waiting[worker]
+                    self.computing[worker] = self.version
+        return updated
+
+    def _check(self, event: Event, reaction: Reaction, were_waiting: list[int]) -> None:
+        progress = self.coordinator.progress
+        assert progress.version == self.version
+        assert list(progress.waiting) == list(self.waiting)
+        assert list(progress.newcomers) == list(self.newcomers)
+        assert progress.members.keys() == self.standing.keys()
+        assert list(progress.pending) == list(self.open)
+        if self.waiting or self.newcomers:
+            assert self.computing, f"nobody can move under {self.text}"
+        for worker in (*self.waiting, *self.newcomers):
+            assert self.why(worker), f"worker {worker} waits without a reason"
+        if self.coordinator.policy.name == "elastic-bsp":  # type: ignore[attr-defined]
+            pusher = event.gradient.worker if isinstance(event, GradientArrived) else None
+            if any(worker in self.computing for worker in were_waiting if worker != pusher):  # a barrier
+                assert set(self.computing.values()) == {self.version} and not self.waiting
+        if not self.standing:
+            assert not self.open, "the last worker left, and a gradient has no fate"
+
+    def everybody_moves(self, rounds: int) -> None:
+        """Nobody starves: while everybody who can push does, every member pushes again."""
+        before = dict(self.clock)
+        for _ in range(rounds):
+            for worker in sorted(self.computing):
+                if worker in self.computing:
+                    self.push(worker)
+        for worker in self.standing:
+            assert self.clock.get(worker, 0) > before.get(worker, 0), f"worker {worker} starves under {self.text}"
+        assert not self.newcomers, "a newcomer was never let in"
+
+    def replays(self) -> None:
+        """A fresh policy gives the same commands for the same events."""
+        again = Coordinator(policy(self.text))
+        for now, event, reaction in self.history:
+            assert again.handle(event, now) == reaction

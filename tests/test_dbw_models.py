@@ -1,0 +1,156 @@
+"""The two models behind DBW, against closed forms and slow exact solutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.optimize import minimize
+
+from paceline.core.messages import Statistics
+from paceline.policies import time_model
+from paceline.policies.gain_model import LEAST_SMOOTHNESS, GainModel
+from paceline.policies.time_model import ROWS, TimeModel, isotonic_table
+
+Table = npt.NDArray[np.float64]
+
+
+# -- T(h, k) --
+
+
+def exact_isotonic_table(target: Table, weight: Table) -> Table:
+    """The same least squares as a general constrained problem."""
+    shape = target.shape
+    constraints = [
+        {"type": "ineq", "fun": lambda x: np.diff(x.reshape(shape), axis=1).ravel()},
+        {"type": "ineq", "fun": lambda x: -np.diff(x.reshape(shape), axis=0).ravel()},
+    ]
+    solution = minimize(
+        lambda x: float((weight.ravel() * (x - target.ravel()) ** 2).sum()),
+        target.ravel(),
+        constraints=constraints,
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    assert solution.success
+    return solution.x.reshape(shape)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_two_way_isotonic_fit_against_an_exact_solution(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shape = (int(random.integers(1, 5)), int(random.integers(1, 6)))
+    target, weight = random.uniform(0, 5, shape), random.uniform(0.2, 4, shape)
+    fitted = isotonic_table(target, weight)
+    assert (np.diff(fitted, axis=1) >= -1e-7).all() and (np.diff(fitted, axis=0) <= 1e-7).all()
+    assert fitted == pytest.approx(exact_isotonic_table(target, weight), abs=2e-4)
+
+
+def test_a_table_that_has_the_shape_already_is_left_alone() -> None:
+    table = np.array([[2.0, 3.0, 4.0], [1.0, 2.0, 4.0]])
+    assert isotonic_table(table, np.ones_like(table)) == pytest.approx(table)
+
+
+def test_the_fit_ends_even_where_it_has_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_model, "SWEEPS", 1)
+    target = np.array([[1.0, 5.0, 2.0], [4.0, 1.0, 6.0]])
+    assert isotonic_table(target, np.ones_like(target)).shape == target.shape
+
+
+def test_time_model_knows_nothing_before_the_first_observation() -> None:
+    assert TimeModel(memory=10).expected(3, 4) is None
+
+
+def test_time_model_returns_means_and_forgets_old_ones() -> None:
+    model = TimeModel(memory=2)
+    for seconds in (1.0, 3.0):
+        model.observe(2, 1, seconds)
+    # Weights 1/2 and 1: the newer one counts twice.
+    assert model.expected(2, 1) == pytest.approx([(0.5 * 1 + 3) / 1.5])
+    for _ in range(60):
+        model.observe(2, 1, 9.0)
+    assert model.expected(2, 1) == pytest.approx([9.0])
+
+
+def test_time_model_evens_out_what_contradicts_its_shape() -> None:
+    model = TimeModel(memory=1_000_000)
+    for k, seconds in ((1, 1.0), (2, 4.0), (3, 2.0)):
+        model.observe(3, k, seconds)
+    assert model.expected(3, 3) == pytest.approx([1.0, 3.0, 3.0], rel=1e-5)
+
+
+def test_time_model_guesses_what_nobody_observed_from_the_neighbours() -> None:
+    model = TimeModel(memory=50)
+    for k, seconds in ((1, 1.0), (2, 2.0), (3, 3.0)):
+        model.observe(3, k, seconds)
+    assert model.expected(1, 3) == pytest.approx([1.0, 2.0, 3.0], rel=1e-3)
+    assert model.expected(3, 5) == pytest.approx([1.0, 2.0, 3.0, 3.0, 3.0], rel=1e-3)
+    assert model.expected(3, 2) == pytest.approx([1.0, 2.0], rel=1e-3)
+
+
+def test_time_model_remembers_a_bounded_number_of_rows() -> None:
+    model = TimeModel(memory=50)
+    for h in range(1, ROWS + 20):
+        model.observe(h, 1, 1.0)
+    assert len(model._rows) == ROWS and 1 not in model._rows
+
+
+# -- G(k) --
+
+
+def test_gain_on_a_quadratic_with_known_smoothness_variance_and_gradient() -> None:
+    # F(x) = L/2 |x|^2 in one dimension: a step with gradient g = L x + noise of variance V.
+    smoothness, variance, eta, k, workers = 3.0, 0.4, 0.05, 4, 4
+    x = 2.0
+    model = GainModel(eta, proportional=False, window=1)
+    for _ in range(2):
+        true_gradient = smoothness * x
+        # The expected squared norm of the mean of k, and the expected loss after the step.
+        seen = Statistics(k, true_gradient**2 + variance / k, variance, smoothness / 2 * x**2)
+        model.observe(seen, workers)
+        loss_after = (
+            seen.loss - eta * true_gradient**2 + smoothness * eta**2 / 2 * (true_gradient**2 + variance / k)  # type: ignore[operator]
+        )
+        x = float(np.sqrt(2 * loss_after / smoothness))
+    assert model.smoothness[0] == pytest.approx(smoothness)
+    norm = model.norm[0]
+    expected = [
+        (eta - smoothness * eta**2 / 2) * norm - smoothness * eta**2 / 2 * variance / n for n in range(1, workers + 1)
+    ]
+    assert model.expected(workers) == pytest.approx(expected)
+
+
+def test_gain_needs_all_three_estimates() -> None:
+    model = GainModel(0.1, proportional=False, window=5)
+    assert model.expected(4) is None
+    model.observe(Statistics(1, 1.0, None, 2.0), 4)  # no variance yet
+    assert model.expected(4) is None and not model.norm
+    model.observe(Statistics(2, 1.0, 0.5, 2.0), 4)
+    assert model.expected(4) is None
+    model.observe(Statistics(1, 1.0, None, 1.9), 4)  # keeps the last variance
+    assert model.expected(4) is not None
+    assert list(model.variance) == [0.5] and model.norm[-1] == pytest.approx(0.5)
+
+
+def test_gain_skips_an_estimate_of_smoothness_without_a_denominator_and_clips_negative_ones() -> None:
+    model = GainModel(0.1, proportional=False, window=5)
+    model.observe(Statistics(2, 0.0, 0.0, 2.0), 4)
+    model.observe(Statistics(2, 1.0, 0.0, 2.0), 4)
+    assert not model.smoothness
+    model.observe(Statistics(2, 1.0, 0.0, 0.1), 4)
+    assert list(model.smoothness) == [LEAST_SMOOTHNESS]
+
+
+def test_gain_sees_a_rising_loss_and_ignores_updates_without_one() -> None:
+    model = GainModel(0.1, proportional=False, window=5)
+    for loss, rose in ((1.0, False), (1.005, False), (1.02, True), (1.0, False)):
+        model.observe(Statistics(2, 1.0, 0.5, loss), 4)
+        assert model.loss_rose is rose
+    model.observe(Statistics(2, 1.0, 0.5, None), 4)
+    model.observe(Statistics(2, 1.0, 0.5, 5.0), 0)
+    assert model.loss_rose is False
+
+
+def test_learning_rate_proportional_to_k_reaches_its_full_value_with_a_full_round() -> None:
+    assert GainModel(0.4, proportional=True, window=5).eta([1, 2, 4, 8], 4) == pytest.approx([0.1, 0.2, 0.4, 0.4])
+    assert GainModel(0.4, proportional=False, window=5).eta([1, 4], 4) == pytest.approx([0.4, 0.4])
