@@ -12,6 +12,9 @@ Deviations and readings, each a parameter where both make sense:
 - `monitoring`: `every` superstep begins with two unplanned pushes of every worker, as printed; the plan is made at the
   push that completes them, and quotas count from there. `first`: only the first superstep watches; later plans are
   made at the barrier itself, where all start together, from the intervals already known.
+- `search` and `objective`: which barrier search, and what it minimises (paceline.zipline).
+- `interval`: how the next interval is estimated: the `last` one (the paper), the `mean` or `median` of the last
+  `window`, or `smoothed` exponentially.
 - `inside`: `apply` makes each gradient an update at once; `gather` keeps the parameters fixed and makes one update at
   the barrier: synchronous SGD without staleness, in which fast workers contribute more gradients.
 """
@@ -24,8 +27,10 @@ from paceline.core.messages import NOTHING, Decision, Event, Gradient, GradientA
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
 from paceline.policies.base import Policy
-from paceline.zipline import predict, search
+from paceline.policies.intervals import ESTIMATORS, Intervals
+from paceline.zipline import ALGORITHMS, OBJECTIVES, predict, search
 
+SEARCHES = tuple(name for name in ALGORITHMS if name != "naive")  # naive cannot be run on a real group
 WATCHED = 2  # pushes of every worker before a plan is made
 
 
@@ -39,10 +44,20 @@ class ElasticBSP(Policy):
     monitoring: str = parameter("every", "which supersteps begin with two unplanned pushes", choices=("every", "first"))
     inside: str = parameter("apply", "what becomes of gradients inside a superstep", choices=("apply", "gather"))
 
-    _interval: dict[int, float] = field(init=False, default_factory=dict)
+    search: str = parameter("sweep", "the barrier search", choices=SEARCHES)
+    objective: str = parameter("spread", "what the search minimises; total and share: sweep only", choices=OBJECTIVES)
+    interval: str = parameter("last", "how a worker's next interval is estimated", choices=ESTIMATORS)
+    window: int = parameter(5, "intervals behind the mean and the median", least=1)
+    smoothing: float = parameter(0.3, "weight of the newest interval, for smoothed", above=0, most=1)
+
     _pushes: dict[int, int] = field(init=False, default_factory=dict)  # in this superstep
     _watched: int = field(init=False, default=0)  # how many workers pushed often enough for a plan
     _quota: dict[int, int] | None = field(init=False, default=None)  # pushes until the barrier; None: watching
+
+    def __post_init__(self) -> None:
+        if self.objective != "spread" and self.search != "sweep":
+            raise ValueError(f"objective={self.objective} needs search=sweep; {self.search} knows only spread")
+        self._intervals = Intervals(self.interval, self.window, self.smoothing)
 
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         match event:
@@ -53,7 +68,7 @@ class ElasticBSP(Policy):
                     return Decision(release=(worker,))
                 return Decision(reason=f"worker {worker} enters at the next barrier")
             case WorkerLeft(worker):
-                self._interval.pop(worker, None)
+                self._intervals.forget(worker)
                 if self._pushes.pop(worker, 0) >= WATCHED:
                     self._watched -= 1
                 if self._quota is None and progress.members:
@@ -66,7 +81,7 @@ class ElasticBSP(Policy):
     def _push(self, event: GradientArrived, progress: Progress, now: float) -> Decision:
         worker = event.gradient.worker
         member = progress.members[worker]
-        self._interval[worker] = now - member.released_at
+        self._intervals.observe(worker, now - member.released_at)
         self._pushes[worker] = pushes = self._pushes.get(worker, 0) + 1
         apply = (event.gradient,) if self.inside == "apply" else ()
         if self._quota is None:
@@ -89,7 +104,7 @@ class ElasticBSP(Policy):
         self._pushes.clear()
         self._watched = 0
         self._quota = None
-        known = all(worker in self._interval for worker in progress.members)
+        known = all(worker in self._intervals for worker in progress.members)
         if self.monitoring == "first" and progress.members and known and not progress.newcomers:
             self._plan(progress, dict.fromkeys(progress.members, now))
         return Decision(
@@ -102,6 +117,6 @@ class ElasticBSP(Policy):
             self._plan(progress, {worker: member.pushed_at for worker, member in progress.members.items()})
 
     def _plan(self, progress: Progress, start: dict[int, float]) -> None:
-        intervals = [self._interval[worker] for worker in start]
-        barrier = search(predict(list(start.values()), intervals, self.lookahead))
+        points = predict(list(start.values()), [self._intervals.expected(worker) for worker in start], self.lookahead)
+        barrier = search(points, self.search, self.objective)
         self._quota = dict(zip(start, barrier.iterations, strict=True))
