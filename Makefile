@@ -37,6 +37,8 @@ format: setup    ## put the code into the house style
 
 benchmark: setup ## measure; results go to benchmarks/results/
 	$(BIN)/python benchmarks/simulated_pushes.py
+	$(BIN)/python benchmarks/barrier_search.py
+	$(BIN)/python benchmarks/elastic_objectives.py
 
 lock:            ## renew requirements.lock from the ranges in pyproject.toml (torch stays pinned: see CONTRIBUTING.md)
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

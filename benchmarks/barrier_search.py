@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -18,19 +19,23 @@ from pathlib import Path
 import numpy as np
 
 from paceline.zipline import predict, search
+from paceline.zipline.operations import Operations
+from paceline.zipline.rows import as_rows
+from paceline.zipline.scans import zipline, zipline_opt, zipline_opt_bs
 
 WORKERS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 LOOKAHEADS = (15, 150)
 ALGORITHMS = ("full-grid-scan", "grid-scan", "zipline", "zipline-opt", "zipline-opt-bs", "sweep")
 MOST_SECONDS = 20.0  # an algorithm that would take longer for the next size is left out from there on
-# Microseconds on a 2.4 GHz Xeon E5-2620 v3 in C++, from the papers; the last two rows were read off a plot.
+# Microseconds in C++ on a 2.4 GHz Xeon E5-2620 v3, from the papers; the last two rows were read off a plot.
+PUBLISHED_SIZES = ((10, 15), (10, 150), (100, 15), (100, 150), (1_000, 15), (1_000, 150))
 PUBLISHED = {
-    "zipline": {(10, 15): 149, (10, 150): 1_320, (100, 15): 6_370, (100, 150): 49_900, (1_000, 15): 253_000, (1_000, 150): 2_380_000},
-    "full-grid-scan": {(10, 15): 1_540, (10, 150): 46_700, (100, 15): 81_300, (100, 150): 2_150_000, (1_000, 15): 4_040_000, (1_000, 150): 207_000_000},
-    "grid-scan": {(10, 15): 168, (10, 150): 5_500, (100, 15): 1_110, (100, 150): 43_800, (1_000, 15): 7_450, (1_000, 150): 257_000},
-    "zipline-opt": {(100, 15): 2_800, (100, 150): 21_000, (1_000, 15): 94_000, (1_000, 150): 780_000},
-    "zipline-opt-bs": {(100, 15): 2_900, (100, 150): 23_000, (1_000, 15): 77_000, (1_000, 150): 570_000},
-}  # fmt: skip
+    "zipline": (149, 1_320, 6_370, 49_900, 253_000, 2_380_000),
+    "full-grid-scan": (1_540, 46_700, 81_300, 2_150_000, 4_040_000, 207_000_000),
+    "grid-scan": (168, 5_500, 1_110, 43_800, 7_450, 257_000),
+    "zipline-opt": (None, None, 2_800, 21_000, 94_000, 780_000),
+    "zipline-opt-bs": (None, None, 2_900, 23_000, 77_000, 570_000),
+}
 
 
 def authors_data(workers: int, lookahead: int) -> np.ndarray:
@@ -84,6 +89,23 @@ def measure(sizes: tuple[int, ...]) -> dict[str, dict[str, float]]:
     return cells
 
 
+def operations() -> dict[str, dict[str, float]]:
+    """How many elements the published searches look at, sorting apart: no clock is involved."""
+    counted: dict[str, dict[str, float]] = {}
+    print("\nelements looked at, R = 15, as multiples of R n^2 and of R n log2 n")
+    for workers in (100, 200, 500, 1_000, 2_000):
+        rows = as_rows(authors_data(workers, 15))
+        line = f"{workers:>8,}"
+        for function in (zipline, zipline_opt, zipline_opt_bs):
+            seen = Operations()
+            function(rows, seen)
+            square, logarithm = seen.count / (15 * workers**2), seen.count / (15 * workers * math.log2(workers))
+            counted.setdefault(function.__name__, {})[f"n={workers}"] = seen.count
+            line += f"   {function.__name__} {square:.3f} {logarithm:.2f}"
+        print(line)
+    return counted
+
+
 def plot(cells: dict[str, dict[str, float]], path: Path) -> None:
     import matplotlib
 
@@ -122,15 +144,20 @@ def main() -> None:
         facts["sweep, growth n=1000 to n=10000, R=150"] = ours["n=10000,R=150"] / ours["n=1000,R=150"]
     for name, value in facts.items():
         print(f"{name}: {value:,.1f}")
+    counted = operations()
     processor = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
-    model = next((line.split(":")[1].strip() for line in processor.splitlines() if "Model name" in line), platform.machine())
-    published = {name: {f"n={n},R={r}": value / 1e6 for (n, r), value in row.items()} for name, row in PUBLISHED.items()}
+    models = [line.split(":")[1].strip() for line in processor.splitlines() if "Model name" in line]
+    published = {
+        name: {f"n={n},R={r}": each / 1e6 for (n, r), each in zip(PUBLISHED_SIZES, row, strict=True) if each}
+        for name, row in PUBLISHED.items()
+    }
     result = {
-        "machine": f"{model}, Python {platform.python_version()}, numpy {np.__version__}",
+        "machine": f"{(*models, platform.machine())[0]}, Python {platform.python_version()}, numpy {np.__version__}",
         "unit": "seconds per search, best of several",
         "seconds": cells,
         "published seconds (C++, 2.4 GHz Xeon E5-2620 v3)": published,
         "facts": facts,
+        "elements looked at, R=15": counted,
     }
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "barrier_search.json").write_text(json.dumps(result, indent=2) + "\n")

@@ -40,6 +40,8 @@ VARIANTS = [
     "elastic-bsp:lookahead=4,monitoring=first",
     "elastic-bsp:lookahead=2,inside=gather",
     "elastic-bsp:lookahead=3,monitoring=first,inside=gather",
+    "elastic-bsp:lookahead=3,search=zipline-opt-bs,interval=mean,window=2",
+    "elastic-bsp:lookahead=3,monitoring=first,objective=share,interval=smoothed",
     "backup",
     "backup:k=1",
     "backup:k=2,late=interrupt",
