@@ -67,7 +67,7 @@ def test_defaults_and_spellings() -> None:
         (
             "dssp:wait=never",
             "policy 'dssp': wait=never is not possible; wait is gap|next, default gap"
-            " (until the lead is at most lower, or until the slowest's next push)",
+            " (until the lead is at most lower, or the slowest's next push)",
         ),
         (
             "dssp:capped=perhaps",

@@ -29,17 +29,18 @@ from paceline.policies.base import Policy, WaitingByStanding
 def extra_iterations(fastest: float, fast_interval: float, slowest: float, slow_interval: float, limit: int) -> int:
     """The controller: the r in 0..limit whose end, fastest + r * fast_interval, is nearest to one of the slowest
     worker's next limit + 1 pushes."""
+
+    def distance(push: int, end: float) -> float:
+        return abs(slowest + push * slow_interval - end)
+
     best, granted, push = float("inf"), 0, 1
     for r in range(limit + 1):
         end = fastest + r * fast_interval
         # Distances to the pushes fall, then rise; the turning point only moves right as r grows.
-        while push <= limit and abs(slowest + (push + 1) * slow_interval - end) < abs(
-            slowest + push * slow_interval - end
-        ):
+        while push <= limit and distance(push + 1, end) < distance(push, end):
             push += 1
-        distance = abs(slowest + push * slow_interval - end)
-        if distance < best:
-            best, granted = distance, r
+        if distance(push, end) < best:
+            best, granted = distance(push, end), r
     return granted
 
 
@@ -52,9 +53,7 @@ class DSSP(Policy):
     lower: int = parameter(3, "lead within which nobody waits", least=0)
     upper: int = parameter(15, "largest lead that extra iterations may reach", least=0)
     capped: bool = parameter(True, "hold the lead within upper; false: as printed")
-    wait: str = parameter(
-        "gap", "until the lead is at most lower, or until the slowest's next push", choices=("gap", "next")
-    )
+    wait: str = parameter("gap", "until the lead is at most lower, or the slowest's next push", choices=("gap", "next"))
     literal_grant: bool = parameter(False, "run one extra iteration more than the controller says, as printed")
 
     _extra: dict[int, int] = field(init=False, default_factory=dict)  # worker -> extra iterations left
@@ -105,9 +104,8 @@ class DSSP(Policy):
         slow_before, slow_latest = self._pushes.get(progress.slowest, (None, 0.0))
         if before is None or slow_before is None:
             return 0
-        return extra_iterations(
-            latest, latest - before, slow_latest, slow_latest - slow_before, self.upper - self.lower
-        )
+        limit = self.upper - self.lower
+        return extra_iterations(latest, latest - before, slow_latest, slow_latest - slow_before, limit)
 
     def _hold(self, worker: int, progress: Progress) -> str:
         """Make the worker wait, and say for what."""
