@@ -19,18 +19,18 @@ from paceline.recording.trace import TraceWriter
 from paceline.runtimes.driver import Observer
 from paceline.runtimes.simulated.iteration_times import read_iteration_times
 from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
-from paceline.runtimes.simulated.speeds import SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
+from paceline.runtimes.simulated.speeds import MOST_SIGMA, SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
 
 DEFAULT_ROUNDS = 100  # iterations of the slowest worker, where no end of the run is given
 
 
-class Slowdown(msgspec.Struct, frozen=True):
+class Slowdown(msgspec.Struct, frozen=True, omit_defaults=True):
     """A worker runs at 1/factor of its speed from begin to end."""
 
     worker: int
     factor: float
     begin: float = 0.0
-    end: float = math.inf
+    end: float | None = None  # None: never
 
 
 class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,17 +56,18 @@ def simulate(
     policy: Policy | str,
     simulation: Simulation,
     *,
+    speeds: Mapping[int, SpeedModel] | None = None,
     trace_file: Path | None = None,
     observers: Sequence[Observer] = (),
 ) -> Summary:
-    """Run one policy in virtual time and return its figures. The same arguments give the same bytes."""
+    """Run one policy in virtual time and return its figures. The same arguments give the same bytes.
+
+    `speeds`: what worker_speeds(simulation) gave, for who runs several policies: a CSV from a pipe is read only once.
+    """
     name = str(policy)
-    chosen = build_policy(policy) if isinstance(policy, str) else policy
-    speeds = worker_speeds(simulation)
-    try:
-        chosen.check_group(len(speeds))
-    except ValueError as problem:
-        raise ConfigurationError(f"policy {name!r}: {problem}") from None
+    if speeds is None:
+        speeds = worker_speeds(simulation)
+    chosen = policy_for(policy, len(speeds))
     metrics = RunMetrics()
     watching: list[Observer] = [metrics.observe, *observers]
     writer = None if trace_file is None else TraceWriter(trace_file, name)
@@ -81,11 +82,21 @@ def simulate(
         time_scale=min(each.mean for each in speeds.values()),
     )
     try:
-        end = simulator.run(stop_of(simulation, speeds))
+        simulator.run(stop_of(simulation, speeds))
     finally:
         if writer is not None:  # an interrupted run leaves a whole trace of what it did
             writer.close(simulator.now)
-    return metrics.summary(name, end)
+    return metrics.summary(name, simulator.now)
+
+
+def policy_for(policy: Policy | str, workers: int) -> Policy:
+    """The policy, where it can work with so many workers; ConfigurationError says why not."""
+    chosen = build_policy(policy) if isinstance(policy, str) else policy
+    try:
+        chosen.check_group(workers)
+    except ValueError as problem:
+        raise ConfigurationError(f"policy {str(policy)!r}: {problem}") from None
+    return chosen
 
 
 def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
@@ -119,7 +130,10 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
 
 
 def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> None:
-    for what in ("jitter", "push_delay", "pull_delay"):
+    for worker, speed in speeds.items():
+        _require(1e-100 < speed.mean < 1e100, f"iteration time of worker {worker}", speed.mean, "from 1e-100 to 1e100")
+    _require(0 <= simulation.jitter <= MOST_SIGMA, "jitter", simulation.jitter, f"from 0 to {MOST_SIGMA:g}")
+    for what in ("push_delay", "pull_delay"):
         value = getattr(simulation, what)
         _require(0 <= value < math.inf, what.replace("_", "-"), value, "a number from 0")
     ends = {what: getattr(simulation, what) for what in ("duration", "updates", "pushes")}
@@ -138,15 +152,18 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
         joined = simulation.joins.get(worker, 0.0)
         _require(joined < time < math.inf, f"failure of worker {worker}", time, f"after it joined, at {joined:g}")
     for each in simulation.slowdowns:
-        _require(0 < each.factor < math.inf, f"slow-down of worker {each.worker}", each.factor, "a factor above 0")
-        _require(
-            0 <= each.begin < each.end, f"slow-down of worker {each.worker}", each.begin, "before its end, and from 0"
-        )
+        what = f"slow-down of worker {each.worker}"
+        _require(1 <= each.factor < math.inf, what, each.factor, "a factor from 1")
+        _require(0 <= each.begin < _end(each), f"beginning of the {what}", each.begin, "from 0, and before its end")
 
 
 def _require(holds: bool, what: str, value: float, expected: str) -> None:
     if not holds:
         raise ConfigurationError(f"{what} is {value:g}; it must be {expected}")
+
+
+def _end(slowdown: Slowdown) -> float:
+    return math.inf if slowdown.end is None else slowdown.end
 
 
 def _few(workers: list[int]) -> str:
@@ -163,7 +180,7 @@ def _workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> list[S
             draw = jittered(draw, simulation.jitter, f"{simulation.seed}/{worker}/jitter")
         for each in simulation.slowdowns:
             if each.worker == worker:
-                draw = slowed(draw, each.factor, each.begin, each.end)
+                draw = slowed(draw, each.factor, each.begin, _end(each))
         workers.append(
             SimulatedWorker(worker, draw, simulation.joins.get(worker, 0.0), simulation.failures.get(worker))
         )
@@ -183,7 +200,7 @@ def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Stop:
 
 def run_directory(below: Path, policy: str, simulation: Simulation) -> Path:
     """Make the directory of one run, write its configuration, and return the path of its trace."""
-    directory = below / re.sub(r"[^a-z0-9.]+", "-", policy)
+    directory = below / re.sub(r"[^A-Za-z0-9.+_-]+", "-", policy)
     configuration = {"policy": policy, "simulation": simulation}
     try:
         directory.mkdir(parents=True, exist_ok=True)

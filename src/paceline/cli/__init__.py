@@ -2,59 +2,44 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
-from typing import Annotated
 
-import typer
-
-from paceline.cli.policies import policies
-from paceline.cli.replay import replay
-from paceline.cli.simulate import simulate_command
 from paceline.core.errors import ConfigurationError, PacelineError
-
-app = typer.Typer(
-    name="paceline",
-    help="Train one PyTorch model on many workers that do not run at the same speed.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command()(policies)
-app.command("simulate")(simulate_command)
-app.command()(replay)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from paceline import __version__
-
-        print(f"paceline {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Train one PyTorch model on many workers that do not run at the same speed."""
 
 
 def main() -> None:
     """Run the command and turn errors into a sentence and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without block characters is no reason to fail
     try:
-        app(standalone_mode=True)
+        from paceline.cli.app import app  # here, because Ctrl-C may come while half a second of imports goes by
+
+        try:
+            app(prog_name="paceline")
+        finally:
+            print(end="", flush=True)  # here, where a failure to write can still be handled
     except ConfigurationError as problem:
-        _fail(problem, 2)
+        _fail(str(problem), 2)
     except PacelineError as problem:
-        _fail(problem, 1)
+        _fail(str(problem), 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except BrokenPipeError:  # the reader of our output is gone, as with `| head`
-        sys.stderr.close()
-        sys.exit(0)
+        _drop_output()
+        sys.exit(1)
+    except OSError as problem:
+        _drop_output()
+        _fail(str(problem), 1)
 
 
-def _fail(problem: PacelineError, code: int) -> None:
+def _fail(problem: str, code: int) -> None:
     print(f"paceline: error: {problem}", file=sys.stderr)
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """What stdout still holds cannot be written; without this Python would try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from paceline.core.errors import ConfigurationError
@@ -56,7 +55,7 @@ def slowdown(text: str, option: str) -> Slowdown:
         int(worker),
         _number(factor, option, text),
         0.0 if begin is None else _number(begin, option, text),
-        math.inf if end is None else _number(end, option, text),
+        None if end is None else _number(end, option, text),
     )
 
 

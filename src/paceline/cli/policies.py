@@ -6,10 +6,11 @@ import sys
 from typing import Annotated
 
 import msgspec
+from rich.markdown import Markdown
 from typer import Argument, Option
 
 from paceline.core.spec import parameters
-from paceline.policies import POLICIES, policy
+from paceline.policies import POLICIES, Policy, policy
 from paceline.report.console import output
 from paceline.report.tables import parameter_listing, policy_listing
 
@@ -19,21 +20,20 @@ def policies(
     as_json: Annotated[bool, Option("--json", help="Print a JSON array instead of a table.")] = False,
 ) -> None:
     """List the synchronisation policies: what each does, its parameters, its paper."""
-    chosen = POLICIES if name is None else {name: type(policy(name))}
+    chosen = list(POLICIES.values()) if name is None else [type(policy(name))]
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode([_as_dict(each) for each in chosen])).decode())
+        print(msgspec.json.format(msgspec.json.encode([_as_dict(kind) for kind in chosen])).decode())
     elif name is None:
-        listing = policy_listing((each, kind.summary, parameters(kind), kind.paper) for each, kind in chosen.items())
-        output().print(listing)
+        output().print(policy_listing((kind.name, kind.summary, parameters(kind), kind.paper) for kind in chosen))
     else:
-        print(sys.modules[chosen[name].__module__].__doc__)
-        output().print(parameter_listing(parameters(chosen[name])))
+        (kind,) = chosen
+        output().print(Markdown(sys.modules[kind.__module__].__doc__ or kind.summary))
+        output().print(parameter_listing(parameters(kind)))
 
 
-def _as_dict(name: str) -> dict[str, object]:
-    kind = POLICIES[name]
+def _as_dict(kind: type[Policy]) -> dict[str, object]:
     settable = [
         {"name": each.name, "type": each.kind, "default": each.default_text, "meaning": each.meaning}
         for each in parameters(kind)
     ]
-    return {"name": name, "summary": kind.summary, "parameters": settable, "paper": kind.paper}
+    return {"name": kind.name, "summary": kind.summary, "parameters": settable, "paper": kind.paper}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import msgspec
@@ -15,12 +17,13 @@ from rich.progress import Progress
 from typer import Exit, Option
 
 from paceline.cli.arguments import numbers, policy_names, slowdown, times_of_workers
-from paceline.experiment import Simulation, run_directory, simulate, stop_of, worker_speeds
+from paceline.core.messages import GradientArrived
+from paceline.experiment import Simulation, policy_for, run_directory, simulate, stop_of, worker_speeds
 from paceline.recording.metrics import Summary
 from paceline.recording.timeline import Timeline
 from paceline.recording.trace import Record
 from paceline.report.console import output
-from paceline.report.gantt import gantt
+from paceline.report.gantt import gantt, legend
 from paceline.report.tables import comparison, remarks
 from paceline.runtimes.driver import Observer
 from paceline.runtimes.simulated.simulator import Stop
@@ -83,17 +86,21 @@ def simulate_command(
         seed=seed,
     )
     speeds = worker_speeds(simulation)
+    for name in names:
+        policy_for(name, len(speeds))
     console = output()
     shown = GANTT_ROUNDS * max(each.mean for each in speeds.values())
     wants_strip = (console.is_terminal if strip is None else strip) and not as_json
     summaries: list[Summary] = []
+    if wants_strip:
+        console.print(legend())
     try:
         for name in names:
             timeline = Timeline(shown)
             into = None if trace_out is None else run_directory(trace_out, name, simulation)
-            with _progress(name, stop_of(simulation, speeds)) as progress:
-                observers = [progress, timeline.observe] if wants_strip else [progress]
-                summary = simulate(name, simulation, trace_file=into, observers=observers)
+            with _interruptible() as interrupt, _progress(name, stop_of(simulation, speeds)) as progress:
+                observers = [interrupt, progress, timeline.observe] if wants_strip else [interrupt, progress]
+                summary = simulate(name, simulation, speeds=speeds, trace_file=into, observers=observers)
             summaries.append(summary)
             if wants_strip:
                 console.print(gantt(name, timeline, summary.virtual_seconds, console.width))
@@ -105,9 +112,33 @@ def simulate_command(
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
         return
-    console.print(comparison(summaries))
+    console.print(comparison(summaries), "")
     for remark in remarks(summaries):
-        console.print(remark, highlight=False)
+        console.print(remark, highlight=False, markup=False)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Observer]:
+    """An observer that ends the run at Ctrl-C, between two records, so that no record of a trace is torn."""
+    pressed = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:  # a second time: whatever takes so long, end it
+            raise KeyboardInterrupt
+        pressed = True
+
+    def observe(record: Record) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield observe
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -121,7 +152,13 @@ def _progress(name: str, stop: Stop) -> Iterator[Observer]:
         def observe(record: Record) -> None:
             nonlocal seen
             seen += 1
-            if seen % PROGRESS_EVERY == 0:
-                bar.update(task, completed=record.now if math.isfinite(stop.duration) else seen)
+            if seen % PROGRESS_EVERY != 0:
+                return
+            if math.isfinite(stop.duration):
+                bar.update(task, completed=record.now)
+            elif math.isfinite(stop.pushes):
+                bar.update(task, completed=seen)
+            elif isinstance(record.event, GradientArrived):
+                bar.update(task, completed=record.event.version)
 
         yield observe

@@ -24,12 +24,14 @@ class Timeline:
         self.until = until
         self._spans: dict[int, list[Span]] = {}
         self._open: dict[int, tuple[float, bool]] = {}  # worker -> since when, waiting?
+        self._clock: dict[int, int] = {}
 
     def observe(self, record: Record) -> None:
         if record.now > self.until and not self._open:
             return
         match record.event:
-            case GradientArrived(gradient):
+            case GradientArrived(gradient) if gradient.clock > self._clock.get(gradient.worker, 0):
+                self._clock[gradient.worker] = gradient.clock
                 self._turn(gradient.worker, record.now, True)
             case WorkerLeft(worker):
                 self._close(worker, record.now)
@@ -44,8 +46,9 @@ class Timeline:
 
     def _close(self, worker: int, now: float) -> None:
         opened = self._open.pop(worker, None)
-        if opened is not None and opened[0] < now:
-            self._spans[worker].append(Span(opened[0], min(now, self.until), opened[1]))
+        end = min(now, self.until)
+        if opened is not None and opened[0] < end:
+            self._spans[worker].append(Span(opened[0], end, opened[1]))
 
     def _turn(self, worker: int, now: float, waiting: bool) -> None:
         self._close(worker, now)

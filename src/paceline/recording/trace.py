@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from paceline.core.errors import TraceError
+from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import Command, Event
 
 FORMAT = "paceline-trace-1"
@@ -19,7 +19,7 @@ FORMAT = "paceline-trace-1"
 
 class Header(msgspec.Struct, frozen=True):
     format: str
-    policy: str
+    policy: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -42,7 +42,10 @@ class TraceWriter:
     """Writes a trace as the run goes on. Without `close` it has no closing line and reads as cut off."""
 
     def __init__(self, path: Path, policy: str) -> None:
-        self._file: BinaryIO = path.open("wb")
+        try:
+            self._file: BinaryIO = path.open("wb")
+        except OSError as problem:
+            raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
         self._encoder = msgspec.json.Encoder()
         self._records = 0
         self._write(Header(FORMAT, policy))
@@ -52,8 +55,8 @@ class TraceWriter:
         self._records += 1
 
     def close(self, end: float) -> None:
-        self._write(Closing(end, self._records))
-        self._file.close()
+        with self._file:
+            self._write(Closing(end, self._records))
 
     def _write(self, line: msgspec.Struct) -> None:
         self._file.write(self._encoder.encode(line) + b"\n")
@@ -88,13 +91,13 @@ class Trace:
         with self.path.open("rb") as file:
             next(file)
             for number, line in enumerate(file, start=2):
+                if self._allow_cut_off and not line.endswith(b"\n"):
+                    break
                 if line.startswith(b'{"end"'):
                     self._close(line, number, count)
                     if next(file, None) is not None:
                         raise TraceError(f"{self.path}, line {number + 1}: there is more after the closing line")
                     return
-                if not line.endswith(b"\n") and self._allow_cut_off:
-                    break
                 try:
                     record = decoder.decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError) as problem:

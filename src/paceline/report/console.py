@@ -7,7 +7,10 @@ import sys
 from rich.console import Console
 
 WITHOUT_TERMINAL = 140
+NARROWEST = 80  # what the tables need; a narrower terminal breaks the lines itself
 
 
 def output() -> Console:
-    return Console(width=None if sys.stdout.isatty() else WITHOUT_TERMINAL)
+    if not sys.stdout.isatty():
+        return Console(width=WITHOUT_TERMINAL)
+    return Console(width=max(NARROWEST, Console().width))

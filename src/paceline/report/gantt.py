@@ -22,13 +22,9 @@ def gantt(title: str, timeline: Timeline, end: float, width: int) -> Text:
     shown = workers if len(workers) <= MOST_WORKERS else workers[: MOST_WORKERS - 1] + workers[-1:]
     label = max((len(str(worker)) for worker in workers), default=1)
     cells = max(10, min(width, WIDEST) - label - 4)
-    strip = Text(no_wrap=True)
+    strip = Text()
     strip.append(title, style="bold")
-    strip.append(f"  from 0 to {until:g}: ", style="dim")
-    strip.append(COMPUTING, style=STYLES[COMPUTING])
-    strip.append(" computes ", style="dim")
-    strip.append(WAITING, style=STYLES[WAITING])
-    strip.append(" waits\n", style="dim")
+    strip.append(f"  0 to {until:g}\n", style="dim")
     for worker in shown:
         if worker == shown[-1] and len(shown) < len(workers):
             strip.append(f"  {'⋮':>{label}} {len(workers) - len(shown)} more\n", style="dim")
@@ -37,6 +33,12 @@ def gantt(title: str, timeline: Timeline, end: float, width: int) -> Text:
             strip.append(cell, style=STYLES[cell])
         strip.append("\n")
     return strip
+
+
+def legend() -> Text:
+    """What the two shades mean."""
+    computes, waits = (COMPUTING, STYLES[COMPUTING]), (WAITING, STYLES[WAITING])
+    return Text.assemble(computes, (" computes  ", "dim"), waits, (" waits\n", "dim"))
 
 
 def _cells(spans: Sequence[Span], end: float, width: int) -> list[str]:

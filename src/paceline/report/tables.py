@@ -13,10 +13,10 @@ from paceline.recording.metrics import Summary
 
 def comparison(summaries: Sequence[Summary]) -> Table:
     """One row per policy: what it got done, and what that cost."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    table.add_column("policy", overflow="fold", min_width=11)
-    headings = ("iterations\n/ second", f"against\n{summaries[0].policy.split(':')[0]}", "time\nwaiting", "\nupdates")
-    for heading in (*headings, "dis-\ncarded", "largest\nlead", "staleness\nmean", "\nmax", "super-\nsteps"):
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("\npolicy", overflow="fold")
+    headings = ("itera-\ntions/s", "vs\nfirst", "wait-\ning", "\nupdates", "dis-\ncarded")
+    for heading in (*headings, "max\nlead", "stale\nmean", "stale\nmax", "super-\nsteps"):
         table.add_column(heading, justify="right", no_wrap=True)
     first = summaries[0].iterations_per_second
     for each in summaries:
@@ -25,12 +25,12 @@ def comparison(summaries: Sequence[Summary]) -> Table:
             f"{each.iterations_per_second:.4g}",
             f"{each.iterations_per_second / first:.2f}x" if first else "-",
             f"{each.waiting_share:.1%}",
-            f"{each.updates:,}",
-            f"{each.discarded:,}",
-            f"{each.max_lead:,}",
+            _count(each.updates),
+            _count(each.discarded),
+            _count(each.max_lead),
             f"{each.mean_staleness:.2f}",
-            f"{each.max_staleness:,}",
-            f"{each.supersteps:,}",
+            _count(each.max_staleness),
+            _count(each.supersteps),
         )
     return table
 
@@ -50,7 +50,7 @@ def policy_listing(rows: Iterable[tuple[str, str, Sequence[Parameter], str]]) ->
     table = Table(box=SIMPLE_HEAD, pad_edge=False, leading=1)
     table.add_column("policy", no_wrap=True)
     table.add_column("what it does", ratio=3)
-    table.add_column("parameters, with their defaults", no_wrap=True)
+    table.add_column("parameters", no_wrap=True)
     table.add_column("paper", ratio=2)
     for name, summary, parameters, paper in rows:
         table.add_row(name, summary, "\n".join(_in_short(each) for each in parameters) or "-", paper)
@@ -66,6 +66,13 @@ def parameter_listing(parameters: Sequence[Parameter]) -> Table:
     for each in parameters:
         table.add_row(each.name, each.kind, each.default_text, each.meaning)
     return table
+
+
+def _count(number: int) -> str:
+    """Exact while it fits into six characters."""
+    if number < 100_000:
+        return f"{number:,}"
+    return f"{number / 1e3:.0f}k" if number < 999_500 else f"{number / 1e6:,.1f}M"
 
 
 def _in_short(parameter: Parameter) -> str:

@@ -19,7 +19,14 @@ def read_iteration_times(path: Path) -> dict[int, tuple[float, ...]]:
         raise ConfigurationError(f"{path}: cannot be read: {problem.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path}: is not a text file") from None
-    rows = csv.DictReader(text.splitlines())
+    rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    try:
+        return _times(rows, path)
+    except csv.Error as problem:
+        raise ConfigurationError(f"{path}, line {rows.reader.line_num}: {problem}") from None
+
+
+def _times(rows: csv.DictReader[str], path: Path) -> dict[int, tuple[float, ...]]:
     missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
     if missing:
         raise ConfigurationError(
@@ -44,7 +51,7 @@ def _whole(text: str | None, column: str, where: str) -> int:
     except ValueError:
         value = -1
     if value < 0:
-        raise ConfigurationError(f"{where}: {column} is {text!r}; it must be a whole number from 0")
+        raise ConfigurationError(f"{where}: {column} is {text or 'missing'}; it must be a whole number from 0")
     return value
 
 
@@ -54,5 +61,5 @@ def _seconds(text: str | None, where: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise ConfigurationError(f"{where}: seconds is {text!r}; it must be a number above 0")
+        raise ConfigurationError(f"{where}: seconds is {text or 'missing'}; it must be a number above 0")
     return value

@@ -98,12 +98,13 @@ class Simulator:
                 self._schedule(each.fails_at, Happening.FAILURE, each.worker)
 
     def run(self, stop: Stop) -> float:
-        """Run until it is over and return the virtual time at which it ended."""
+        """Run until it is over and return the virtual time at which it ended, which is also `now`."""
         heap, workers = self._heap, self._workers
-        while heap and self.version < stop.updates and self.pushes < stop.pushes:
-            time, _, happening, worker, plan = heapq.heappop(heap)
-            if time > stop.duration:
+        while self.version < stop.updates and self.pushes < stop.pushes:
+            if not heap or heap[0][0] > stop.duration:
+                self.now = self.now if math.isinf(stop.duration) else stop.duration
                 break
+            time, _, happening, worker, plan = heapq.heappop(heap)
             if happening is Happening.PUSH:
                 if plan == workers[worker].plan:
                     self._push(workers[worker], time)
@@ -116,7 +117,7 @@ class Simulator:
                 self._driver.deliver(WorkerLeft(worker, "failed"), time)
             else:
                 self._driver.wake(time)
-        return self.now if math.isinf(stop.duration) else stop.duration
+        return self.now
 
     def _push(self, worker: _Worker, now: float) -> None:
         self.now = now
@@ -136,11 +137,13 @@ class Simulator:
         begins = self.now + self._pull_delay
         state.computed_at = round(begins + state.draw(state.iteration, begins), self._digits)
         state.iteration += 1
-        self._schedule(state.computed_at + self._push_delay, Happening.PUSH, worker, state.plan)
+        arrives = round(state.computed_at + self._push_delay, self._digits)
+        self._schedule(arrives, Happening.PUSH, worker, state.plan)
 
     def interrupt_worker(self, worker: int) -> None:
         state = self._workers[worker]
-        if state.computed_at >= self.now + self._pull_delay:  # otherwise its push is on its way already
+        reached = round(self.now + self._pull_delay, self._digits)
+        if state.computed_at >= reached:  # otherwise its push is on its way already
             state.plan += 1
             self.send_parameters(worker)
 
@@ -152,4 +155,4 @@ class Simulator:
         pass  # nothing is kept of it
 
     def wake_at(self, time: float) -> None:
-        self._schedule(time, Happening.WAKE, -1)
+        self._schedule(max(time, self.now), Happening.WAKE, -1)

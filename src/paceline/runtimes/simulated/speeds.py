@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 from paceline.core.spec import parameter
 
+MOST_SIGMA = 3.0  # beyond it most lognormal times are next to nothing, and virtual time hardly moves
+
 Draw: TypeAlias = Callable[[int, float], float]  # (iteration from 0, now) -> seconds
 
 
@@ -49,7 +51,7 @@ class Lognormal(SpeedModel):
     """Times vary around their mean by a lognormal factor."""
 
     seconds: float = parameter(1.0, "mean time of an iteration", above=0)
-    sigma: float = parameter(0.3, "standard deviation of the logarithm", least=0)
+    sigma: float = parameter(0.3, "standard deviation of the logarithm", least=0, most=MOST_SIGMA)
 
     @property
     def mean(self) -> float:

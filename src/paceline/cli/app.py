@@ -1,0 +1,39 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paceline import __version__
+from paceline.cli.policies import policies
+from paceline.cli.replay import replay
+from paceline.cli.simulate import simulate_command
+
+app = typer.Typer(
+    name="paceline",
+    help="Train one PyTorch model on many workers that do not run at the same speed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(policies)
+app.command("simulate")(simulate_command)
+app.command()(replay)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"paceline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train one PyTorch model on many workers that do not run at the same speed."""
