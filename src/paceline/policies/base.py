@@ -23,6 +23,11 @@ class Policy(ABC):
     summary: ClassVar[str]
     paper: ClassVar[str]
 
+    @property
+    def wants_statistics(self) -> bool:
+        """Whether UpdateApplied tells it anything: looking at gradients costs time."""
+        return False
+
     @abstractmethod
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         """What follows from this event, which progress already contains."""

@@ -50,6 +50,10 @@ class DBW(FreshGradients):
         self._time = TimeModel(self.memory)
         self._gain = GainModel(self.learning_rate, self.rate == "proportional", self.window)
 
+    @property
+    def wants_statistics(self) -> bool:
+        return not self.blind
+
     def wanted(self, progress: Progress) -> int:
         return len(progress.members) if self._k is None else self._k
 

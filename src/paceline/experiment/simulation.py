@@ -1,4 +1,4 @@
-"""The composition root: the only place that turns a configuration into objects."""
+"""Simulated runs: from a description of the workers to the figures of a policy."""
 
 from __future__ import annotations
 

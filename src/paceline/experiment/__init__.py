@@ -1,0 +1,16 @@
+"""The composition root: the only place that turns a configuration into objects.
+
+`simulation` runs policies in virtual time, `training` trains for real. Importing this package does not import torch.
+"""
+
+from paceline.experiment.simulation import (
+    Simulation,
+    Slowdown,
+    policy_for,
+    run_directory,
+    simulate,
+    stop_of,
+    worker_speeds,
+)
+
+__all__ = ["Simulation", "Slowdown", "policy_for", "run_directory", "simulate", "stop_of", "worker_speeds"]
