@@ -21,8 +21,10 @@ setup: .venv/.project  ## make .venv as requirements.lock says; does nothing whe
 demo: setup      ## compare all policies on four unequal workers
 	$(BIN)/paceline simulate --policy all --intervals 1.0,1.1,1.3,4.0 --jitter 0.05 --duration 1000
 
+# Tracing for coverage triples the time of the slow tests, and the others cover every branch without them.
 test: setup      ## run the tests
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+	$(BIN)/python -m pytest -m slow
 
 check: setup     ## all that CI runs: ruff, mypy, layers, tests
 	$(BIN)/ruff check .

@@ -488,6 +488,11 @@ def test_every_policy_is_described(name: str) -> None:
     assert "Paper" in (__import__(kind.__module__, fromlist=["x"]).__doc__ or "")
 
 
+def test_only_dbw_looks_at_gradients_and_only_when_it_sees() -> None:
+    wants = [text for text in (*POLICIES, "dbw:blind=true") if policy(text).wants_statistics]
+    assert wants == ["dbw"]
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_one_worker_alone_never_waits(name: str) -> None:
     group = group_of(name, 1)

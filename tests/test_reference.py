@@ -12,6 +12,8 @@ from reference import Timing, closest_points, measure
 
 from paceline.experiment import Simulation, simulate
 
+pytestmark = pytest.mark.slow
+
 GROUPS = (
     (1000,),
     (1000, 1913),
