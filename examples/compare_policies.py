@@ -1,6 +1,6 @@
 """Which policy suits a group of workers? Ask in virtual time, before spending real time."""
 
-from paceline.experiment import Simulation, simulate
+from paceline import Simulation, simulate
 
 group = Simulation(intervals=(1.0, 1.1, 1.3, 4.0), jitter=0.05, duration=1000)
 for policy in ("bsp", "ssp:staleness=3", "elastic-bsp", "backup:k=3"):

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from paceline import Simulation, simulate
 from paceline.core.messages import NOTHING, DeadlinePassed, Decision, Event, GradientArrived, WorkerJoined
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
-from paceline.experiment import Simulation, simulate
 from paceline.policies import Policy
 
 

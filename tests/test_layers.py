@@ -29,6 +29,13 @@ def test_importing_paceline_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_the_public_names_are_there_and_others_are_refused() -> None:
+    for name in paceline.__all__:
+        assert getattr(paceline, name) is not None
+    with pytest.raises(AttributeError, match="module 'paceline' has no attribute 'lunch'"):
+        _ = paceline.lunch
+
+
 @pytest.mark.parametrize("path", sorted((SOURCE / "policies").glob("*.py")), ids=lambda path: path.stem)
 def test_a_policy_reads_progress_and_never_writes_it(path: Path) -> None:
     assert all(hasattr(Progress, name) for name in WRITERS)
