@@ -172,6 +172,39 @@ def test_share_reads_the_beginning_of_the_superstep_off_the_points() -> None:
     assert search([[3.0], [4.0]], objective="share").iterations == (1, 1)
 
 
+def test_share_and_total_are_exact_where_running_sums_round() -> None:
+    tenths = [[0.8, 1.6, 2.4000000000000004, 3.2], [0.30000000000000004, 0.5, 0.7000000000000001, 0.9]]
+    assert search(tenths, objective="total") == search(tenths, "naive", "total")
+    whole = np.array([[10, 18, 26, 34], [6, 11, 16, 21], [3, 4, 5, 6], [8, 12, 16, 20]])
+    for shift in (0, 2**60):
+        assert search(whole + shift, objective="share").iterations == (2, 4, 4, 4)
+        assert search(whole + shift, "naive", "share").iterations == (2, 4, 4, 4)
+
+
+@pytest.mark.parametrize("shift", [0, -(10**9), 2**60])
+def test_the_sieve_agrees_on_skewed_data(shift: int) -> None:
+    random = np.random.default_rng(4)
+    workers, lookahead = 110, 120
+    paper = authors_data(workers, lookahead)
+    slow, early = paper.copy(), paper.copy()
+    slow[0] *= 10_000
+    early[3, 0] = -(10**7)
+    shapes = [
+        paper,
+        slow,
+        early,
+        np.tile(np.arange(lookahead), (workers, 1)),
+        np.full((workers, lookahead), 3),
+        np.sort(random.choice([0, 10**3, 10**5], (workers, lookahead)) + random.integers(0, 50, (workers, lookahead))),
+        1000 * np.arange(1, lookahead + 1) + random.integers(0, 30, (workers, lookahead)),
+    ]
+    for shape in shapes:
+        assert search(shape + shift) == search(shape + shift, "zipline-opt-bs")
+    floats = np.sort(np.exp(60 * random.random((workers, lookahead))), axis=1)
+    for shape in (floats, np.where(np.arange(13000)[:, None] % 2 == 0, 0.0, 5e-324), np.full((12001, 1), -1)):
+        assert search(shape) == search(shape, "zipline-opt-bs")
+
+
 # -- prediction --
 
 
@@ -192,6 +225,8 @@ def test_predict_begins_with_the_next_iteration_or_with_the_last_push() -> None:
         (([1.0], [math.nan], 3), "row 0: interval is nan"),
         (([1.0], [math.inf], 3), "row 0: interval is inf"),
         (([1.0, 2.0], [1.0, 1.0], [3]), "there are 2 workers, but 1 lookaheads"),
+        ((["a"], [1], 3), "last_push and interval must be numbers"),
+        (([0, 2**62], [1, 2**60], 15), "row 1: its predictions do not fit into 64 bits"),
     ],
 )
 def test_predict_refuses_what_cannot_be_predicted(arguments: tuple[object, ...], message: str) -> None:
@@ -221,6 +256,12 @@ def test_predict_refuses_what_cannot_be_predicted(arguments: tuple[object, ...],
         ([[1.0], [True]], "row 1 is not a list of numbers"),
         ([[1], [2**70]], "row 1: whole numbers must fit into 64 bits"),
         ([[1], [2**63 + 5]], "row 1: whole numbers must fit into 64 bits"),
+        ([[-(2**63)], [2**63 - 1]], "row 0: the points lie too far apart"),
+        ([[-1.7e308], [1.7e308]], "the points lie too far apart"),
+        ([[2**53 + 1], [0.5]], r"row 0: whole numbers beyond 2\*\*53 cannot be mixed with fractions"),
+        (None, "points must be a matrix or a list of rows, not NoneType"),
+        (5, "points must be a matrix or a list of rows, not int"),
+        (np.array(5.0), "points must be a matrix or a list of rows, not ndarray"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_with_its_row(points: object, message: str) -> None:

@@ -50,6 +50,7 @@ class ElasticBSP(Policy):
     window: int = parameter(5, "intervals behind the mean and the median", least=1)
     smoothing: float = parameter(0.3, "weight of the newest interval, for smoothed", above=0, most=1)
 
+    _began: float = field(init=False, default=0.0)  # when this superstep did
     _pushes: dict[int, int] = field(init=False, default_factory=dict)  # in this superstep
     _watched: int = field(init=False, default=0)  # how many workers pushed often enough for a plan
     _quota: dict[int, int] | None = field(init=False, default=None)  # pushes until the barrier; None: watching
@@ -65,6 +66,7 @@ class ElasticBSP(Policy):
                 return self._push(event, progress, now)
             case WorkerJoined(worker):
                 if self._quota is None and not self._pushes:
+                    self._began = now
                     return Decision(release=(worker,))
                 return Decision(reason=f"worker {worker} enters at the next barrier")
             case WorkerLeft(worker):
@@ -101,6 +103,7 @@ class ElasticBSP(Policy):
 
     def _barrier(self, progress: Progress, now: float, apply: tuple[Gradient, ...]) -> Decision:
         """All are here: everybody goes on with the same version, and the next superstep begins."""
+        self._began = now
         self._pushes.clear()
         self._watched = 0
         self._quota = None
@@ -118,5 +121,5 @@ class ElasticBSP(Policy):
 
     def _plan(self, progress: Progress, start: dict[int, float]) -> None:
         points = predict(list(start.values()), [self._intervals.expected(worker) for worker in start], self.lookahead)
-        barrier = search(points, self.search, self.objective)
+        barrier = search(points, self.search, self.objective, start=self._began)
         self._quota = dict(zip(start, barrier.iterations, strict=True))

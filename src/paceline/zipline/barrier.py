@@ -41,11 +41,19 @@ def predict(
     pushes, intervals = np.asarray(last_push), np.asarray(interval)
     if pushes.ndim != 1 or pushes.shape != intervals.shape:
         raise ValueError(f"last_push and interval must be equally long lists, not {pushes.shape}, {intervals.shape}")
+    if pushes.dtype.kind not in "iuf" or intervals.dtype.kind not in "iuf":
+        raise ValueError("last_push and interval must be numbers")
+    if pushes.dtype.kind in "iu" and intervals.dtype.kind in "iu":
+        steps = first + int(np.max(lookahead))
+        for row, (push, each) in enumerate(zip(pushes.tolist(), intervals.tolist(), strict=True)):
+            if not -(2**63) <= push + steps * each < 2**63:
+                raise ValueError(f"row {row}: its predictions do not fit into 64 bits")
+        pushes, intervals = pushes.astype(np.int64), intervals.astype(np.int64)
     for row, each in enumerate(intervals.tolist()):
         if not 0 <= each < float("inf"):
             raise ValueError(f"row {row}: interval is {each}; it must be a number from 0")
-    if isinstance(lookahead, int):
-        return _predict(pushes[:, None], intervals[:, None], lookahead, first)
+    if isinstance(lookahead, (int, np.integer)):
+        return _predict(pushes[:, None], intervals[:, None], int(lookahead), first)
     if len(lookahead) != len(pushes):
         raise ValueError(f"there are {len(pushes)} workers, but {len(lookahead)} lookaheads")
     return [_predict(*each, first) for each in zip(pushes, intervals, lookahead, strict=True)]

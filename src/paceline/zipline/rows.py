@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
 Points: TypeAlias = Array | Sequence[Sequence[float]] | Sequence[Array]
+WIDEST = {"i": 2**62, "f": float("inf")}
+LARGEST_EXACT = 2**53  # whole numbers beyond it may not be floats
 BLOCK = 1 << 15  # points handled at once by passes over all of them: small enough for a processor's cache
 
 
@@ -49,10 +51,15 @@ def _from_matrix(points: Array) -> Rows:
 
 
 def _from_sequences(points: Points) -> Rows:
+    if not hasattr(points, "__len__") or getattr(points, "ndim", 1) == 0:
+        raise ValueError(f"points must be a matrix or a list of rows, not {type(points).__name__}")
     if len(points) == 0:
         raise ValueError("there are no workers: at least one row of points is needed")
     arrays = [_one_row(row, number) for number, row in enumerate(points)]
     if any(each.dtype.kind == "f" for each in arrays):
+        for number, each in enumerate(arrays):
+            if each.dtype.kind == "i" and max(abs(each[0].item()), abs(each[-1].item())) > LARGEST_EXACT:
+                raise ValueError(f"row {number}: whole numbers beyond 2**53 cannot be mixed with fractions")
         arrays = [each.astype(np.float64) for each in arrays]
     lengths = np.array([len(each) for each in arrays])
     return Rows(np.concatenate(arrays), np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
@@ -76,6 +83,8 @@ def _as_64_bits(array: Array, number: int) -> Array:
         return array.astype(np.int64, copy=False)
     if array.dtype.kind == "f":
         return array.astype(np.float64, copy=False)
+    if array.dtype.kind == "O" and all(type(each) is int and abs(each) < 2**63 for each in array.tolist()):
+        return array.astype(np.int64)
     if array.dtype.kind in "uO" and all(isinstance(each, (int, np.integer)) for each in array.tolist()):
         raise ValueError(f"row {number}: whole numbers must fit into 64 bits")
     raise ValueError(f"row {number} is not a list of numbers")
@@ -94,6 +103,9 @@ def _check_order(rows: Rows) -> None:
         good = good and rises.all()
     if not good:
         _blame(rows)
+    if times[lasts].max().item() - times[starts].min().item() >= WIDEST[times.dtype.kind]:
+        far = int(np.abs(times[lasts].astype(float)).argmax())
+        raise ValueError(f"row {far}: the points lie too far apart to be subtracted from each other")
 
 
 def _blame(rows: Rows) -> None:

@@ -6,12 +6,11 @@ worker that was passed before it, a running maximum; the window with the smalles
 
 Sorting is what costs. So with many points a sieve comes first: time is cut into buckets, and one pass without any
 sorting finds how far the windows that begin in each bucket must reach, exactly. That bounds their spread from both
-sides, to within a bucket's width, and only points in buckets that could still win are sorted and swept.
+sides. Buckets that cannot win are dropped, the others cut finer and sieved again; what is left is sorted and swept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -68,52 +67,122 @@ class Ordered:
 
 
 def _sieve_and_sweep(rows: Rows) -> Array:
-    times, starts = rows.times, rows.starts
-    first, last = times[starts].min(), times[starts + rows.lengths - 1].max()
-    length = float(last - first)
+    times, lasts = rows.times, rows.starts + rows.lengths - 1
+    complete = times[rows.starts].max()  # no window ends before every worker has a point
+    first = times[rows.starts + _count(rows, complete, "right") - 1].min()  # where the best one that ends there begins
+    last = times[lasts].min()  # a window that begins later lacks some worker
     buckets = min(MOST_BUCKETS, len(times) // 8)
-    per_time = buckets / length * (1 - 1e-12) if 0 < length < np.inf else 0.0
-    width = 1 / per_time if per_time else length
-    never = np.inf if times.dtype.kind == "f" else np.iinfo(np.int64).max
+    table = _Table(buckets + 1, times.dtype)  # the bucket too many takes the points outside first..last
+    blocks = [(begin, min(begin + BLOCK, len(times))) for begin in range(0, len(times), BLOCK)]
+    for begin, end in blocks:
+        block, following = times[begin:end], _following(rows, lasts, begin, end)
+        table.note(_bucket(block, first, last, buckets), block, following)
+    kept, base = table.promising(buckets, np.array([complete]), buckets)
 
-    reach = np.full(buckets, first, dtype=times.dtype)  # by bucket: the latest next point of a point in it
-    for _, bucket, following in _blocks(rows, first, per_time, never):
-        np.maximum.at(reach, bucket, following)
-    ends = np.empty_like(reach)  # by bucket: where a window that begins with its first point ends
-    ends[0] = times[starts].max()
-    ends[1:] = reach[:-1]
-    np.maximum.accumulate(ends, out=ends)
-    ends = ends[: np.searchsorted(ends, never)]
+    found = []
+    number = np.full(buckets + 1, -1)  # of a kept bucket, in the order of time
+    number[kept] = np.arange(len(kept))
+    for begin, end in blocks:
+        groups = number[_bucket(times[begin:end], first, last, buckets)]
+        here = np.flatnonzero(groups >= 0)
+        found.append((begin + here, groups[here], _following(rows, lasts, begin, end)[here]))
+    points, groups, following = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    points, groups, following, base = _refine(times, points, groups, following, base, table.bounds(kept))
 
-    spreads = (ends - first).astype(float) - np.arange(len(ends)) * width  # at most, and at least a width less
-    could_win = np.zeros(buckets, dtype=bool)
-    could_win[: len(ends)] = spreads <= spreads.min() + 4 * width  # room for rounding at the buckets' borders
-    found = [
-        (begin + kept, bucket[kept], following[kept])
-        for begin, bucket, following in _blocks(rows, first, per_time, never)
-        for kept in (np.flatnonzero(could_win[bucket]),)
-    ]
-    points, bucket, following = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    order = np.argsort(times[points], kind="stable")
+    order = times[points].argsort(kind="stable")
     points, following = points[order], following[order]
-    reached = ends[bucket[order]]
+    reached = base[groups[order]]
     np.maximum(reached[1:], following[:-1], out=reached[1:])
     np.maximum.accumulate(reached, out=reached)
-    best = np.argmin(reached - times[points])
+    reached = reached[: reached.searchsorted(_never(times.dtype))]
+    best = (reached - times[points[: len(reached)]]).argmin()
     return _choices(rows, reached[best], points[best])
 
 
-def _blocks(rows: Rows, first: Any, per_time: float, never: float) -> Iterator[tuple[int, Array, Array]]:
-    """All points in blocks: where a block begins, and of its points the buckets and the same worker's next points."""
+def _refine(
+    times: Array, points: Array, groups: Array, following: Array, base: Array, bounds: tuple[Array, Array]
+) -> tuple[Array, Array, Array, Array]:
+    """Cut the kept buckets into finer ones and sieve again, as long as many points are left and it helps."""
+    left = len(points) + 1
+    while FEW < len(points) < left and 2 * len(base) <= MOST_BUCKETS:
+        left = len(points)
+        each = MOST_BUCKETS // len(base)  # fine buckets to a kept one
+        lows, highs = bounds
+        fine = groups * each + _bucket(times[points], lows[groups], highs[groups], each)
+        table = _Table(len(base) * each, times.dtype)
+        table.note(fine, times[points], following)
+        kept, base = table.promising(len(base) * each, base, each)
+        bounds = table.bounds(kept)
+        number = np.full(len(table.reach), -1)
+        number[kept] = np.arange(len(kept))
+        groups = number[fine]
+        here = np.flatnonzero(groups >= 0)
+        points, groups, following = points[here], groups[here], following[here]
+    return points, groups, following, base
+
+
+class _Table:
+    """By bucket: its earliest and latest point, and the latest next point of a point in it."""
+
+    def __init__(self, buckets: int, dtype: np.dtype[Any]) -> None:
+        self._never = _never(dtype)
+        self._before = -self._never
+        self.reach = np.full(buckets, self._before, dtype=dtype)
+        self.latest = np.full(buckets, self._before, dtype=dtype)
+        self.earliest = np.full(buckets, self._never, dtype=dtype)
+
+    def note(self, bucket: Array, times: Array, following: Array) -> None:
+        np.maximum.at(self.reach, bucket, following)
+        np.maximum.at(self.latest, bucket, times)
+        np.minimum.at(self.earliest, bucket, times)
+
+    def bounds(self, kept: Array) -> tuple[Array, Array]:
+        return self.earliest[kept], self.latest[kept]
+
+    def promising(self, buckets: int, base: Array, each: int) -> tuple[Array, Array]:
+        """The buckets in which the best window may begin, and where a window that begins with their first point ends.
+
+        `base` says that for the first of every `each` buckets. The window that begins with a bucket's first point is
+        known exactly. No other in it is better than its end less the latest point; to win it must be strictly better
+        than what an earlier bucket has, and as good as the best of all.
+        """
+        ends = np.empty_like(self.reach[:buckets])
+        ends[0] = self._before
+        ends[1:] = self.reach[: buckets - 1]
+        np.maximum(ends[::each], base, out=ends[::each])
+        np.maximum.accumulate(ends, out=ends)
+        used = np.flatnonzero(self.latest[: ends.searchsorted(self._never)] > self._before)
+        known = ends[used] - self.earliest[used]
+        possible = np.maximum(ends[used] - self.latest[used], 0)
+        earlier = np.empty_like(known)
+        earlier[0] = self._never
+        np.minimum.accumulate(known[:-1], out=earlier[1:])
+        kept = used[(possible < earlier) & (possible <= known.min())]
+        return kept, ends[kept]
+
+
+def _never(dtype: np.dtype[Any]) -> Any:
+    """Later than any point."""
+    return np.inf if dtype.kind == "f" else np.iinfo(np.int64).max
+
+
+def _bucket(times: Array, low: Any, high: Any, buckets: int) -> Array:
+    """Which of so many equal parts of low..high each time lies in; outside, the one after the last."""
+    length = np.asarray(high - low, dtype=float)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        per_time = np.where(length > 0, buckets / length, 0.0)
+    per_time = np.where(np.isfinite(per_time), per_time, 0.0)  # a length next to nothing is one bucket
+    inside = np.minimum((np.clip(times, low, high) - low) * per_time, buckets - 1).astype(np.intp)
+    return np.where((times < low) | (times > high), buckets, inside)
+
+
+def _following(rows: Rows, lasts: Array, begin: int, end: int) -> Array:
+    """The same worker's next points, of the points from begin to end."""
     times = rows.times
-    lasts = rows.starts + rows.lengths - 1
-    for begin in range(0, len(times), BLOCK):
-        end = min(begin + BLOCK, len(times))
-        block = times[begin:end]
-        following = np.empty_like(block)
-        following[: len(times) - 1 - begin] = times[begin + 1 : end + 1]
-        following[lasts[lasts.searchsorted(begin) : lasts.searchsorted(end)] - begin] = never
-        yield begin, ((block - first) * per_time).astype(np.intp), following
+    following = np.empty_like(times[begin:end])
+    following[: len(times) - 1 - begin] = times[begin + 1 : end + 1]
+    following[lasts[lasts.searchsorted(begin) : lasts.searchsorted(end)] - begin] = _never(times.dtype)
+    return following
 
 
 def _choices(rows: Rows, end: Any, begin: Any) -> Array:
