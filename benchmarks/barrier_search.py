@@ -89,6 +89,28 @@ def measure(sizes: tuple[int, ...]) -> dict[str, dict[str, float]]:
     return cells
 
 
+def skewed(workers: int, lookahead: int) -> dict[str, float]:
+    """Seconds of `sweep` on data that its buckets do not suit."""
+    random = np.random.default_rng(0)
+    shape = (workers, lookahead)
+    straggler = authors_data(workers, lookahead).astype(float)
+    straggler[0] *= 10_000
+    lockstep = 1000.0 * np.arange(1, lookahead + 1) + random.random(shape)
+    clusters = np.sort(random.choice([0, 1e3, 2e4, 3e5, 1e6], shape) + random.random(shape), axis=1)
+    data = {
+        "one worker 10,000x slower": straggler,
+        "rounds in lockstep, jitter of a thousandth": lockstep,
+        "identical rows": np.tile(np.arange(lookahead) * 1.5, (workers, 1)),
+        "five clusters": clusters,
+        "exp(60 U)": np.sort(np.exp(60 * random.random(shape)), axis=1),
+    }
+    print(f"\nsweep on skewed data, n = {workers:,}, R = {lookahead}, milliseconds")
+    found = {name: seconds_of(points, "sweep") for name, points in data.items()}
+    for name, seconds in found.items():
+        print(f"{name:<46}{seconds * 1e3:>10,.1f}")
+    return found
+
+
 def operations() -> dict[str, dict[str, float]]:
     """How many elements the published searches look at, sorting apart: no clock is involved."""
     counted: dict[str, dict[str, float]] = {}
@@ -145,6 +167,7 @@ def main() -> None:
     for name, value in facts.items():
         print(f"{name}: {value:,.1f}")
     counted = operations()
+    hard = skewed(largest, 150)
     processor = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
     models = [line.split(":")[1].strip() for line in processor.splitlines() if "Model name" in line]
     published = {
@@ -158,6 +181,7 @@ def main() -> None:
         "published seconds (C++, 2.4 GHz Xeon E5-2620 v3)": published,
         "facts": facts,
         "elements looked at, R=15": counted,
+        f"seconds of sweep on skewed data, n={largest} R=150": hard,
     }
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "barrier_search.json").write_text(json.dumps(result, indent=2) + "\n")
