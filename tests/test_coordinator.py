@@ -66,6 +66,7 @@ def test_a_gradient_delivered_twice_changes_nothing() -> None:
         (arrived(0, 3), "worker 0 (computing): pushed gradient 3 of worker 0; expected gradient 1"),
         (arrived(0, 0), "worker 0 (computing): pushed gradient 0 of worker 0; gradients are numbered from 1"),
         (arrived(0, 1, version=7), "worker 0 (computing): claims version 7, but was given version 0"),
+        (arrived(0, 1, version=-1), "worker 0 (computing): claims version -1, but was given version 0"),
         (arrived(0, 1, samples=0), "worker 0 (computing): pushed gradient 1 of worker 0 made of 0 samples"),
         (arrived(1, 2), "worker 1 (waiting): pushed gradient 2 of worker 1 while it waits"),
         (arrived(2, 1), "worker 2 (left: done): pushed gradient 1 of worker 2, but it is not a member"),

@@ -439,8 +439,11 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], Simulation], str]] = {
     ),
     "huge interval": (lambda: Simulation(intervals=(1e308,)), "iteration time of worker 0 is 1e+308; it must be"),
     "speed without workers": (lambda: Simulation(speed="constant"), "a speed needs the number of workers that have it"),
-    "no workers": (lambda: Simulation(workers=0, speed="constant"), "workers is 0; it must be at least 1"),
-    "negative workers": (lambda: Simulation(workers=-2, speed="constant"), "workers is -2; it must be at least 1"),
+    "no workers": (lambda: Simulation(workers=0, speed="constant"), "workers is 0; it must be from 1 to 1,000,000"),
+    "negative workers": (
+        lambda: Simulation(workers=-2, speed="constant"),
+        "workers is -2; it must be from 1 to 1,000,000",
+    ),
     "another number of workers": (
         lambda: Simulation(intervals=(1.0, 2.0), workers=3),
         "3 workers were asked for, but 2 are described",
@@ -462,11 +465,11 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], Simulation], str]] = {
     "wild jitter": (lambda: Simulation(intervals=(1.0,), jitter=50.0), "jitter is 50; it must be from 0 to 3"),
     "negative push delay": (
         lambda: Simulation(intervals=(1.0,), push_delay=-1.0),
-        "push-delay is -1; it must be a number from 0",
+        "push-delay is -1; it must be from 0 to 1e+100",
     ),
     "infinite pull delay": (
         lambda: Simulation(intervals=(1.0,), pull_delay=math.inf),
-        "pull-delay is inf; it must be a number from 0",
+        "pull-delay is inf; it must be from 0 to 1e+100",
     ),
     "two ends": (
         lambda: Simulation(intervals=(1.0,), duration=5.0, updates=3),
@@ -536,3 +539,11 @@ def test_a_policy_that_needs_more_workers_is_refused() -> None:
 def test_every_speed_model_can_be_named() -> None:
     for name in SPEEDS:
         assert build(name, SPEEDS, "speed").mean == 1.0
+
+
+def test_a_push_that_rounding_moved_past_the_end_still_counts() -> None:
+    third = Simulation(intervals=(0.6666666666666666,), duration=2)
+    assert simulate("asp", third).pushes == 3
+    long = Simulation(intervals=(0.6666666666666666,), duration=20_000)
+    summary = simulate("bsp", long)
+    assert summary.pushes == 30_000 and summary.virtual_seconds == 20_000

@@ -55,6 +55,11 @@ def test_defaults_and_spellings() -> None:
             " (largest lead with which a worker goes on)",
         ),
         (
+            "ssp:staleness=" + "9" * 400,
+            f"policy 'ssp': staleness={'9' * 400} is not possible; staleness is int >= 0, default 3"
+            " (largest lead with which a worker goes on)",
+        ),
+        (
             "dbw:learning_rate=0",
             "policy 'dbw': learning_rate=0 is not possible; learning_rate is float > 0, default 0.05"
             " (eta, the optimizer's learning rate for a full round)",

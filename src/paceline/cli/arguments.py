@@ -17,10 +17,12 @@ def policy_names(given: list[str]) -> list[str]:
     names: list[str] = []
     for name in given:
         names.extend(POLICIES if name == "all" else [name])
+    seen: set[str] = set()
     for name in names:
-        build_policy(name)
-        if names.count(name) > 1:
+        same = str(build_policy(name))
+        if same in seen:
             raise ConfigurationError(f"policy {name!r} is given twice")
+        seen.add(same)
     return names
 
 

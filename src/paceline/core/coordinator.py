@@ -111,7 +111,7 @@ class Coordinator:
             raise ProtocolError(worker, self._state(worker), f"pushed {gradient} while it waits")
         if gradient.clock != member.clock + 1:
             raise ProtocolError(worker, self._state(worker), f"pushed {gradient}; expected gradient {member.clock + 1}")
-        if event.version > member.version:
+        if not 0 <= event.version <= member.version:
             raise ProtocolError(
                 worker, self._state(worker), f"claims version {event.version}, but was given version {member.version}"
             )

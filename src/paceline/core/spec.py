@@ -151,7 +151,7 @@ def build(text: str, known: Mapping[str, type[T]], what: str) -> T:
             raise ConfigurationError(f"{what} {name!r}: parameter {key!r} is given twice")
         try:
             values[key] = settable[key].parse(value)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, OverflowError):
             given = f"{key}={value}" if equals else f"{key} without a value"
             expected = settable[key]
             raise ConfigurationError(

@@ -21,6 +21,8 @@ from paceline.runtimes.simulated.iteration_times import read_iteration_times
 from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
 from paceline.runtimes.simulated.speeds import MOST_SIGMA, SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
 
+LONGEST = 1e100  # of any time or factor
+MOST_WORKERS = 1_000_000
 DEFAULT_ROUNDS = 100  # iterations of the slowest worker, where no end of the run is given
 
 
@@ -116,7 +118,7 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
         count = simulation.workers
         if count is None:
             raise ConfigurationError("a speed needs the number of workers that have it")
-        _require(count >= 1, "workers", count, "at least 1")
+        _require(1 <= count <= MOST_WORKERS, "workers", count, f"from 1 to {MOST_WORKERS:,}")
         speeds = dict.fromkeys(range(count), build(simulation.speed, SPEEDS, "speed"))
     else:
         times = read_iteration_times(Path(str(simulation.trace)))
@@ -135,7 +137,7 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
     _require(0 <= simulation.jitter <= MOST_SIGMA, "jitter", simulation.jitter, f"from 0 to {MOST_SIGMA:g}")
     for what in ("push_delay", "pull_delay"):
         value = getattr(simulation, what)
-        _require(0 <= value < math.inf, what.replace("_", "-"), value, "a number from 0")
+        _require(0 <= value <= LONGEST, what.replace("_", "-"), value, f"from 0 to {LONGEST:g}")
     ends = {what: getattr(simulation, what) for what in ("duration", "updates", "pushes")}
     given = {what: value for what, value in ends.items() if value is not None}
     if len(given) > 1:
@@ -153,7 +155,7 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
         _require(joined < time < math.inf, f"failure of worker {worker}", time, f"after it joined, at {joined:g}")
     for each in simulation.slowdowns:
         what = f"slow-down of worker {each.worker}"
-        _require(1 <= each.factor < math.inf, what, each.factor, "a factor from 1")
+        _require(1 <= each.factor <= LONGEST, what, each.factor, f"a factor from 1 to {LONGEST:g}")
         _require(0 <= each.begin < _end(each), f"beginning of the {what}", each.begin, "from 0, and before its end")
 
 

@@ -26,7 +26,7 @@ class Buffered(Policy):
     paper = "Nguyen et al. 2022, arXiv 2106.06639"
 
     size: int = parameter(4, "K: arrivals per update", least=1)
-    exponent: float = parameter(0.5, "a in the staleness weight (1 + s) ** -a; 0: all weigh the same", least=0)
+    exponent: float = parameter(0.5, "a in the staleness weight (1 + s) ** -a; 0: all weigh the same", least=0, most=10)
     max_staleness: int | None = parameter(None, "beyond it a gradient is discarded; none: never", least=0)
     divide: str = parameter("size", "what the weighted sum is divided by", choices=("size", "weights"))
 

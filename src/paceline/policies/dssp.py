@@ -50,8 +50,8 @@ class DSSP(Policy):
     summary = "SSP whose limit follows a prediction of the slowest worker"
     paper = "Zhao et al. 2019, arXiv 1908.11848"
 
-    lower: int = parameter(3, "lead within which nobody waits", least=0)
-    upper: int = parameter(15, "largest lead that extra iterations may reach", least=0)
+    lower: int = parameter(3, "lead within which nobody waits", least=0, most=100_000)
+    upper: int = parameter(15, "largest lead that extra iterations may reach", least=0, most=100_000)
     capped: bool = parameter(True, "hold the lead within upper; false: as printed")
     wait: str = parameter("gap", "until the lead is at most lower, or the slowest's next push", choices=("gap", "next"))
     literal_grant: bool = parameter(False, "run one extra iteration more than the controller says, as printed")

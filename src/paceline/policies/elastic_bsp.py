@@ -11,7 +11,7 @@ Deviations and readings, each a parameter where both make sense:
 - An interval runs from a worker's release to its push, so that the wait at a barrier never leaks into it.
 - `monitoring`: `every` superstep begins with two unplanned pushes of every worker, as printed; the plan is made at the
   push that completes them, and quotas count from there. `first`: only the first superstep watches; later plans are
-  made at the barrier itself, where all start together, from the intervals already known.
+  made at the barrier itself, where all start together, from the intervals already known. A joiner is watched first.
 - `search` and `objective`: which barrier search, and what it minimises (paceline.zipline).
 - `interval`: how the next interval is estimated: the `last` one (the paper), the `mean` or `median` of the last
   `window`, or `smoothed` exponentially.
@@ -40,7 +40,7 @@ class ElasticBSP(Policy):
     summary = "barriers where predicted iteration ends lie closest together"
     paper = "Zhao et al. 2019, arXiv 2001.01347"
 
-    lookahead: int = parameter(15, "R: how many future iterations of each worker are predicted", least=1)
+    lookahead: int = parameter(15, "R: how many future iterations of each worker are predicted", least=1, most=100_000)
     monitoring: str = parameter("every", "which supersteps begin with two unplanned pushes", choices=("every", "first"))
     inside: str = parameter("apply", "what becomes of gradients inside a superstep", choices=("apply", "gather"))
 

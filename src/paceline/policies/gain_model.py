@@ -37,6 +37,7 @@ class GainModel:
 
     def observe(self, seen: Statistics, workers: int) -> None:
         """Learn from one update in a group of this size."""
+        self.loss_rose = False
         if seen.variance is not None:
             self.variance.append(seen.variance)
         if not self.variance or seen.loss is None or workers == 0:

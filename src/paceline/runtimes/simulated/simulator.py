@@ -26,6 +26,7 @@ from paceline.core.messages import (
 from paceline.runtimes.driver import Driver, Observer
 from paceline.runtimes.simulated.speeds import Draw
 
+AT_THE_END = 1e-9  # a push that misses the end of the run by this share of it came at the end: times are rounded
 GRID = 9  # decimal digits kept below the leading digit of an iteration time
 
 
@@ -100,11 +101,13 @@ class Simulator:
     def run(self, stop: Stop) -> float:
         """Run until it is over and return the virtual time at which it ended, which is also `now`."""
         heap, workers = self._heap, self._workers
+        latest = stop.duration * (1 + AT_THE_END)
         while self.version < stop.updates and self.pushes < stop.pushes:
-            if not heap or heap[0][0] > stop.duration:
+            if not heap or heap[0][0] > latest:
                 self.now = self.now if math.isinf(stop.duration) else stop.duration
                 break
             time, _, happening, worker, plan = heapq.heappop(heap)
+            time = min(time, stop.duration)
             if happening is Happening.PUSH:
                 if plan == workers[worker].plan:
                     self._push(workers[worker], time)
