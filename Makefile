@@ -44,7 +44,7 @@ benchmark: setup ## measure; results go to benchmarks/results/
 
 lock:            ## renew requirements.lock from the ranges in pyproject.toml (torch stays pinned: see CONTRIBUTING.md)
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 --editable '.[dev,report]'
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 --editable '.[dev,report,tasks]'
 	( sed -n '/^#/p' requirements.lock; .venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' ) > requirements.new
 	mv requirements.new requirements.lock && rm -rf .venv-lock
 

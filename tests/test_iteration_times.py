@@ -10,7 +10,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.core.messages import GradientArrived
 from paceline.experiment import Simulation, simulate
 from paceline.recording.trace import Record
-from paceline.runtimes.simulated.iteration_times import read_iteration_times
+from paceline.runtimes.iteration_times import read_iteration_times
 
 HEADER = "worker,iteration,seconds\n"
 

@@ -37,7 +37,7 @@ from paceline.recording.metrics import Summary
 from paceline.recording.replay import replay
 from paceline.recording.trace import Record, Trace
 from paceline.runtimes.simulated.simulator import Stop
-from paceline.runtimes.simulated.speeds import (
+from paceline.runtimes.speeds import (
     SPEEDS,
     Constant,
     Lognormal,

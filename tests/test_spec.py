@@ -94,7 +94,7 @@ def test_a_wrong_name_or_parameter_is_answered_with_what_exists(text: str, messa
 
 def test_ranges_with_an_upper_end_are_said_and_held() -> None:
     from paceline.core.spec import build
-    from paceline.runtimes.simulated.speeds import SPEEDS
+    from paceline.runtimes.speeds import SPEEDS
 
     with pytest.raises(ConfigurationError, match="a=2 is not possible; a is float >= 0 <= 1, default 1"):
         build("exponential:a=2", SPEEDS, "speed")

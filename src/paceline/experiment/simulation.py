@@ -17,9 +17,9 @@ from paceline.policies import policy as build_policy
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.driver import Observer
-from paceline.runtimes.simulated.iteration_times import read_iteration_times
+from paceline.runtimes.iteration_times import read_iteration_times
 from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
-from paceline.runtimes.simulated.speeds import MOST_SIGMA, SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
+from paceline.runtimes.speeds import MOST_SIGMA, SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
 
 LONGEST = 1e100  # of any time or factor
 MOST_WORKERS = 1_000_000

@@ -24,7 +24,7 @@ from paceline.core.messages import (
     WorkerLeft,
 )
 from paceline.runtimes.driver import Driver, Observer
-from paceline.runtimes.simulated.speeds import Draw
+from paceline.runtimes.speeds import Draw
 
 AT_THE_END = 1e-9  # a push that misses the end of the run by this share of it came at the end: times are rounded
 GRID = 9  # decimal digits kept below the leading digit of an iteration time

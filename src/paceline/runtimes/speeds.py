@@ -1,6 +1,6 @@
-"""How long a simulated worker takes for an iteration.
+"""How long a worker takes for an iteration, where that is simulated or emulated.
 
-A speed model is a description; `start` takes a seed and returns the function that the simulator asks: iteration number
+A speed model is a description; `start` takes a seed and returns the function that the runtime asks: iteration number
 and present time in, seconds out. Every worker has its own seed, so the times that a worker sees do not depend on the
 policy: comparisons between policies are paired. Seeds are strings: they give the same numbers on every machine.
 """
@@ -107,16 +107,16 @@ def jittered(draw: Draw, sigma: float, seed: str) -> Draw:
 
 
 def slowed(draw: Draw, factor: float, begin: float, end: float) -> Draw:
-    """The same work at 1/factor of the speed from begin to end; an iteration suffers for the part that lies within."""
+    """The same work at 1/factor of the speed from begin to end."""
+    return lambda iteration, now: stretched(draw(iteration, now), now, factor, begin, end)
 
-    def seconds(iteration: int, now: float) -> float:
-        work = draw(iteration, now)
-        start = max(now, begin)
-        if start >= end or now + work <= start:
-            return work
-        rest = now + work - start  # at full speed
-        if rest * factor <= end - start:
-            return start - now + rest * factor
-        return end - now + rest - (end - start) / factor
 
-    return seconds
+def stretched(work: float, now: float, factor: float, begin: float, end: float) -> float:
+    """How long this work takes from now on, where the part that lies between begin and end takes factor times as long."""
+    start = max(now, begin)
+    if start >= end or now + work <= start:
+        return work
+    rest = now + work - start  # at full speed
+    if rest * factor <= end - start:
+        return start - now + rest * factor
+    return end - now + rest - (end - start) / factor
