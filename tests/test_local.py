@@ -50,8 +50,8 @@ def test_bsp_gives_the_weights_of_one_process_with_the_batches_concatenated(name
     ["elastic-bsp:inside=gather", "backup:k=1,late=interrupt", "dbw", "buffered:size=3"],
 )
 def test_every_policy_uses_every_sample_once_per_epoch_and_replays(policy: str, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl"
-    result = launch(functions.train_sgd, workers=2, policy=policy, epochs=EPOCHS, trace_file=trace, slowdown={1: 3.0})
+    trace = tmp_path / "run" / "trace.jsonl"
+    result = launch(functions.train_sgd, workers=2, policy=policy, epochs=EPOCHS, run_dir=tmp_path / "run", slowdown={1: 3.0})
     assert result.samples == functions.SAMPLES * EPOCHS
     assert result.summary.pending == 0
     assert first_difference(Trace(trace)) is None

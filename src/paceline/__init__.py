@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.experiment.simulation import Simulation, simulate
-    from paceline.experiment.training import RunResult, launch
+    from paceline.experiment.training import InterruptedRun, RunResult, fit, launch
     from paceline.policies import policy
     from paceline.training.worker import Worker
 
 __version__ = "0.1.0"
-__all__ = ["RunResult", "Simulation", "Worker", "__version__", "launch", "policy", "simulate"]
+__all__ = ["InterruptedRun", "RunResult", "Simulation", "Worker", "__version__", "fit", "launch", "policy", "simulate"]
 
 # Looked up when first used: torch takes seconds to import, and a simulation does not need it.
 _HOMES = {
+    "InterruptedRun": "paceline.experiment.training",
     "RunResult": "paceline.experiment.training",
     "Simulation": "paceline.experiment.simulation",
     "Worker": "paceline.training.worker",
+    "fit": "paceline.experiment.training",
     "launch": "paceline.experiment.training",
     "policy": "paceline.policies",
     "simulate": "paceline.experiment.simulation",

@@ -111,9 +111,11 @@ class Coordinator:
             raise ProtocolError(worker, self._state(worker), f"pushed {gradient} while it waits")
         if gradient.clock != member.clock + 1:
             raise ProtocolError(worker, self._state(worker), f"pushed {gradient}; expected gradient {member.clock + 1}")
-        if not 0 <= event.version <= member.version:
+        if not 0 <= event.version <= self.progress.version:  # an interrupted worker may hold more than it was sent
             raise ProtocolError(
-                worker, self._state(worker), f"claims version {event.version}, but was given version {member.version}"
+                worker,
+                self._state(worker),
+                f"claims version {event.version}, but the newest is version {self.progress.version}",
             )
         if event.samples < 1:
             raise ProtocolError(worker, self._state(worker), f"pushed {gradient} made of {event.samples} samples")

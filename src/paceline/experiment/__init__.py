@@ -5,12 +5,12 @@
 
 from paceline.experiment.simulation import (
     Simulation,
-    Slowdown,
     policy_for,
     run_directory,
     simulate,
     stop_of,
     worker_speeds,
 )
+from paceline.runtimes.pace import Slowdown
 
 __all__ = ["Simulation", "Slowdown", "policy_for", "run_directory", "simulate", "stop_of", "worker_speeds"]

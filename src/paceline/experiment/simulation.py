@@ -18,21 +18,13 @@ from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.driver import Observer
 from paceline.runtimes.iteration_times import read_iteration_times
+from paceline.runtimes.pace import Slowdown
 from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
 from paceline.runtimes.speeds import MOST_SIGMA, SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
 
 LONGEST = 1e100  # of any time or factor
 MOST_WORKERS = 1_000_000
 DEFAULT_ROUNDS = 100  # iterations of the slowest worker, where no end of the run is given
-
-
-class Slowdown(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A worker runs at 1/factor of its speed from begin to end."""
-
-    worker: int
-    factor: float
-    begin: float = 0.0
-    end: float | None = None  # None: never
 
 
 class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,16 +148,12 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
     for each in simulation.slowdowns:
         what = f"slow-down of worker {each.worker}"
         _require(1 <= each.factor <= LONGEST, what, each.factor, f"a factor from 1 to {LONGEST:g}")
-        _require(0 <= each.begin < _end(each), f"beginning of the {what}", each.begin, "from 0, and before its end")
+        _require(0 <= each.begin < each.until, f"beginning of the {what}", each.begin, "from 0, and before its end")
 
 
 def _require(holds: bool, what: str, value: float, expected: str) -> None:
     if not holds:
         raise ConfigurationError(f"{what} is {value:g}; it must be {expected}")
-
-
-def _end(slowdown: Slowdown) -> float:
-    return math.inf if slowdown.end is None else slowdown.end
 
 
 def _few(workers: list[int]) -> str:
@@ -182,7 +170,7 @@ def _workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> list[S
             draw = jittered(draw, simulation.jitter, f"{simulation.seed}/{worker}/jitter")
         for each in simulation.slowdowns:
             if each.worker == worker:
-                draw = slowed(draw, each.factor, each.begin, _end(each))
+                draw = slowed(draw, each.factor, each.begin, each.until)
         workers.append(
             SimulatedWorker(worker, draw, simulation.joins.get(worker, 0.0), simulation.failures.get(worker))
         )

@@ -2,70 +2,224 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.errors import ConfigurationError
+from paceline.core.errors import PacelineError
+from paceline.experiment.group import Group, group_of
+from paceline.experiment.run_files import RunFiles
 from paceline.experiment.simulation import policy_for
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics, Summary
-from paceline.recording.trace import TraceWriter
+from paceline.recording.progress_log import Evaluation, Measurement, Watcher
 from paceline.runtimes.driver import Observer
-from paceline.runtimes.local.launcher import worker_processes
+from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
+from paceline.runtimes.local.process import Assignment
 from paceline.runtimes.local.server import LocalServer
+from paceline.training.task import Task
 from paceline.training.worker import Worker
 
 
 @dataclass(frozen=True)
 class RunResult:
+    """What a run came to. `samples` became part of updates; `dropped` had gradients that were not finite."""
+
     model_state: dict[str, Tensor]
     summary: Summary
-    samples: int  # whose gradients became part of an update
+    samples: int
+    dropped: int = 0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    run_dir: Path | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.summary.virtual_seconds
+
+    def time_to(self, target: float, figure: str = "accuracy") -> float | None:
+        """Seconds until an evaluation first found this figure at the target or above; None: never."""
+        reached = (each.seconds for each in self.evaluations if each.figures.get(figure, float("-inf")) >= target)
+        return next(reached, None)
+
+
+class InterruptedRun(KeyboardInterrupt):
+    """Ctrl-C ended a run. `result` is what it came to until then; None: it had not begun."""
+
+    def __init__(self, result: RunResult | None) -> None:
+        super().__init__("the run was interrupted")
+        self.result = result
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.evaluations: list[Evaluation] = []
+
+    def measured(self, measurement: Measurement) -> None:
+        pass
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
 
 
 def launch(
     train: Callable[[Worker], None],
     *,
-    workers: int = 2,
+    workers: int | str = 2,
     policy: Policy | str = "bsp",
     epochs: int = 1,
     seed: int = 0,
     slowdown: Mapping[int, float] | None = None,
+    speed: str | None = None,
     lr_scaling: str = "linear",
-    trace_file: Path | None = None,
+    device: str = "auto",
+    not_finite: str = "stop",
+    evaluate: Callable[[dict[str, Tensor]], Any] | None = None,
+    evaluate_every: int | None = None,
+    run_dir: Path | str | None = None,
+    group: Group | None = None,
+    observers: Sequence[Observer] = (),
+    watchers: Sequence[Watcher] = (),
 ) -> RunResult:
     """Run `train(worker)` in so many processes on this machine, under this policy, and return what they learned.
 
-    `train` must be importable by a new process: a function of a module, not of a notebook's cell or another function.
-    `slowdown`: {3: 4.0} makes worker 3 four times slower. `lr_scaling`: linear, sqrt or none, see docs/architecture.md.
+    `train` and `evaluate` must be importable by a new process: functions of a module or script, not of a notebook's
+    cell or another function.
+
+    `workers`: a number, or "2..4": begin with 2, keep at least 2 by replacing those that die, and let `paceline scale`
+    go up to 4. `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
+    "lognormal:seconds=0.02". `evaluate(state)` gets a state_dict in a process of its own, each epoch or each
+    `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`: "stop" or "skip".
+    `run_dir`: where configuration, trace, metrics and the final model go. `group`: all of that about workers and speeds
+    in one object. Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt.
     """
-    for what, value in (("workers", workers), ("epochs", epochs)):
-        if value < 1:
-            raise ConfigurationError(f"{what} is {value}; it must be at least 1")
-    for worker, factor in (slowdown or {}).items():
-        if not 0 <= worker < workers or factor < 1:
-            raise ConfigurationError(
-                f"slowdown {{{worker}: {factor}}}: workers are 0 to {workers - 1}, factors are at least 1"
-            )
-    chosen = policy_for(policy, workers)
-    metrics = RunMetrics()
-    observers: list[Observer] = [metrics.observe]
-    writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
-    if writer is not None:
-        observers.append(writer.observe)
-    with worker_processes(train, workers, seed=seed, slowdown=slowdown or {}) as seats:
-        server = LocalServer(
-            seats, Coordinator(chosen), epochs, lr_scaling, statistics=chosen.wants_statistics, observers=observers
+    refuse_inside_a_worker()
+    if group is None:
+        group = group_of(workers, slowdown=slowdown, speed=speed, device=device)
+    group.check(epochs=epochs, lr_scaling=lr_scaling, not_finite=not_finite, evaluate_every=evaluate_every)
+    chosen = policy_for(policy, group.workers)
+    paces = group.paces()
+    devices = group.devices()
+
+    def assignment(index: int) -> Assignment:
+        return Assignment(
+            index=index,
+            parent=os.getpid(),
+            seed=seed,
+            epochs=epochs,
+            threads=group.threads(),
+            device=devices(index),
+            not_finite=not_finite,
+            pace=paces(index),
         )
-        try:
-            server.run()
-        finally:
+
+    metrics, collector = RunMetrics(), _Collector()
+    with ExitStack() as stack:
+        files = None if run_dir is None else stack.enter_context(RunFiles(Path(run_dir), str(chosen)))
+        if files is not None:
+            files.write_configuration(
+                policy=str(chosen), group=group, epochs=epochs, seed=seed, lr_scaling=lr_scaling, train=train
+            )
+        launcher = stack.enter_context(Launcher(train, evaluate, assignment))
+        server = LocalServer(
+            launcher,
+            Coordinator(chosen),
+            workers=group.workers,
+            least=group.least,
+            epochs=epochs,
+            lr_scaling=lr_scaling,
+            statistics=chosen.wants_statistics,
+            evaluate_every=evaluate_every,
+            observers=[metrics.observe, *([files.trace.observe] if files else []), *observers],
+            watchers=[collector, *([files.metrics] if files else []), *watchers],
+            control=None if files is None else files.control,
+        )
+
+        def finish() -> RunResult | None:
+            """What there is of a result, also when the run ends early."""
             server.stop()
-            if writer is not None:
-                writer.close(server.now)
-    samples = 0 if server.ledger is None else server.ledger.applied
-    return RunResult(server.model_state(), metrics.summary(str(policy), server.now), samples)
+            end = server.now if server.ended_at is None else server.ended_at
+            aggregation = server.port.aggregation
+            result = None
+            if aggregation is not None:
+                ledger = aggregation.ledger
+                result = RunResult(
+                    server.port.model_state(),
+                    metrics.summary(str(policy), end),
+                    aggregation.store.samples,
+                    0 if ledger is None else ledger.dropped,
+                    collector.evaluations,
+                    None if files is None else files.directory,
+                )
+            if files is not None:
+                files.finish(end, None if result is None else (result.model_state, result.summary, result.samples))
+            return result
+
+        try:
+            with _interruptible(server):
+                server.run()
+        except BaseException:
+            finish()
+            raise
+        result = finish()
+        if server.interrupted:
+            raise InterruptedRun(result)
+        if result is None:
+            raise PacelineError("the workers finished without a model: `train` must call worker.optimizer(model, ...)")
+        return result
+
+
+def fit(
+    model: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    train: Any,
+    test: Any = None,
+    *,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    batch_size: int = 32,
+    sharding: str = "dynamic",
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    scheduler_every: int | None = None,
+    metric: Callable[[Tensor, Tensor], Tensor] | None = None,
+    **options: Any,
+) -> RunResult:
+    """Train `model` on a data set of (input, target) without writing a loop; it holds the result afterwards.
+
+    `optimizer`: a class or a partial of one, as in partial(torch.optim.SGD, lr=0.1). On `test`, if given, loss and
+    accuracy (or `metric`) are computed beside training. All other options are those of `launch`.
+    """
+    refuse_inside_a_worker()
+    task = Task(model, loss, train, test, optimizer, batch_size, sharding, scheduler, scheduler_every, metric)
+    task.optimizer_parts()  # its errors come before anything starts
+    result = launch(task.learn, evaluate=None if test is None else task.evaluate, **options)
+    model.load_state_dict(result.model_state)
+    return result
+
+
+@contextmanager
+def _interruptible(server: LocalServer) -> Iterator[None]:
+    """Ctrl-C, or a polite kill, ends the run between two messages; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python lets only the main thread listen to signals
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if server.interrupted:
+            raise KeyboardInterrupt
+        server.interrupted = True
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -112,7 +112,7 @@ def slowed(draw: Draw, factor: float, begin: float, end: float) -> Draw:
 
 
 def stretched(work: float, now: float, factor: float, begin: float, end: float) -> float:
-    """How long this work takes from now on, where the part that lies between begin and end takes factor times as long."""
+    """How long this work takes from now on, if all that lies between begin and end takes factor times as long."""
     start = max(now, begin)
     if start >= end or now + work <= start:
         return work

@@ -1,8 +1,8 @@
-"""Where each tensor of a model lies in one flat buffer.
+"""Where each tensor of a model lies in one piece of memory.
 
-A worker's segment of memory holds its replica of the parameters, one gradient of the same shape, and the model's
-buffers (running means and the like). Both sides compute the same layout from the same description, so that only names,
-shapes and types ever cross a process border, never tensors.
+A worker's segment holds its replica of the trained parameters, one gradient of the same shape, and everything else that
+belongs to the model's state: buffers (running means and the like) and frozen parameters. Both sides compute the same
+layout from the same description, so that only names, shapes and types ever cross a process border, never tensors.
 """
 
 from __future__ import annotations
@@ -16,70 +16,91 @@ from torch import Tensor, nn
 
 from paceline.core.errors import ConfigurationError
 
+ALIGNMENT = 64  # bytes: where each part of a segment begins
+
 
 class Entry(msgspec.Struct, frozen=True):
     name: str
     shape: tuple[int, ...]
+    dtype: str
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def bytes(self) -> int:
+        return self.size * dtype_of(self.dtype).itemsize
+
 
 class Layout(msgspec.Struct, frozen=True):
-    """The trained parameters and the floating-point buffers of a model, in the order of their names in it."""
+    """A model's tensors, in the order of their names in it, and the keys of its state_dict with the tensor of each."""
 
-    dtype: str
-    parameters: tuple[Entry, ...]
-    buffers: tuple[Entry, ...]
+    parameters: tuple[Entry, ...]  # trained, and all of one type
+    others: tuple[Entry, ...]  # buffers and frozen parameters
+    keys: tuple[tuple[str, str], ...]  # tied tensors have several keys
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return dtype_of(self.parameters[0].dtype)
 
     @property
     def parameter_count(self) -> int:
         return sum(entry.size for entry in self.parameters)
 
     @property
-    def buffer_count(self) -> int:
-        return sum(entry.size for entry in self.buffers)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        dtype = getattr(torch, self.dtype)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
-
-    @property
     def segment_bytes(self) -> int:
-        return (2 * self.parameter_count + self.buffer_count) * self.torch_dtype.itemsize
+        parameters = _aligned(self.parameter_count * self.dtype.itemsize)
+        return 2 * parameters + sum(_aligned(entry.bytes) for entry in self.others)
+
+
+def dtype_of(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """The layout of a model; ConfigurationError if it cannot be held in one flat buffer."""
+    """The layout of a model; ConfigurationError if it cannot be held in one piece of memory."""
     trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if not trained:
         raise ConfigurationError("the model has no parameters that require a gradient: there is nothing to train")
-    dtypes = {str(each.dtype).removeprefix("torch.") for _, each in trained}
+    parameters = _entries(trained)
+    dtypes = {entry.dtype for entry in parameters}
     if len(dtypes) > 1:
         raise ConfigurationError(f"the model has parameters of {' and '.join(sorted(dtypes))}; one type is needed")
-    buffers = [(name, each) for name, each in model.named_buffers() if each.is_floating_point()]
-    return Layout(dtypes.pop(), _entries(trained), _entries(buffers))
+    frozen = [(name, each) for name, each in model.named_parameters() if not each.requires_grad]
+    others = [*frozen, *model.named_buffers()]
+    names = {id(each): name for name, each in [*trained, *others]}
+    alias = {name: names[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
+    alias |= {name: names[id(each)] for name, each in model.named_buffers(remove_duplicate=False)}
+    keys = tuple((key, alias[key]) for key in model.state_dict() if key in alias)
+    return Layout(parameters, _entries(others), keys)
 
 
 def _entries(named: Iterable[tuple[str, Tensor]]) -> tuple[Entry, ...]:
-    return tuple(Entry(name, tuple(each.shape)) for name, each in named)
+    return tuple(Entry(name, tuple(each.shape), str(each.dtype).removeprefix("torch.")) for name, each in named)
 
 
 def difference(expected: Layout, found: Layout) -> str:
     """In words, the first thing in which two models differ."""
-    theirs = {entry.name: entry.shape for entry in found.parameters}
+    theirs = {entry.name: entry for entry in found.parameters}
     for entry in expected.parameters:
-        if entry.name not in theirs:
+        other = theirs.get(entry.name)
+        if other is None:
             return f"it has no parameter {entry.name!r}"
-        if theirs[entry.name] != entry.shape:
-            return f"its parameter {entry.name!r} has shape {theirs[entry.name]}, not {entry.shape}"
+        if other.shape != entry.shape:
+            return f"its parameter {entry.name!r} has shape {other.shape}, not {entry.shape}"
+        if other.dtype != entry.dtype:
+            return f"its parameter {entry.name!r} is {other.dtype}, not {entry.dtype}"
     extra = theirs.keys() - {entry.name for entry in expected.parameters}
     if extra:
         return f"it has a parameter {min(extra)!r} that the others do not have"
-    return "its types, its buffers or the order of its parameters differ"
+    return "its buffers, its frozen parameters or the order of its parameters differ"
 
 
 def views(flat: Tensor, entries: Iterable[Entry]) -> dict[str, Tensor]:
@@ -94,24 +115,33 @@ def views(flat: Tensor, entries: Iterable[Entry]) -> dict[str, Tensor]:
 class Segment:
     """One worker's piece of memory, cut as the layout says. Whoever maps the same bytes sees the same tensors."""
 
-    def __init__(self, layout: Layout, flat: Tensor) -> None:
-        count = layout.parameter_count
+    def __init__(self, layout: Layout, memory: Tensor) -> None:
+        """`memory`: bytes, at least layout.segment_bytes of them."""
+        size = layout.parameter_count * layout.dtype.itemsize
+        second = _aligned(size)
         self.layout = layout
-        self.parameters = flat[:count]
-        self.gradient = flat[count : 2 * count]
-        self.buffers = flat[2 * count :]
+        self.memory = memory
+        self.parameters = memory[:size].view(layout.dtype)
+        self.gradient = memory[second : second + size].view(layout.dtype)
+        self.others: dict[str, Tensor] = {}
+        offset = 2 * second
+        for entry in layout.others:
+            part = memory[offset : offset + entry.bytes].view(dtype_of(entry.dtype))
+            self.others[entry.name] = part.view(entry.shape)
+            offset += _aligned(entry.bytes)
 
-    def bind(self, model: nn.Module) -> None:
-        """Make the model live in this segment: its parameters, gradients and buffers become views of it."""
-        replica = views(self.parameters, self.layout.parameters)
-        gradient = views(self.gradient, self.layout.parameters)
-        self.gradient.zero_()
-        for name, each in model.named_parameters():
-            if each.requires_grad:
-                replica[name].copy_(each.detach())
-                each.data = replica[name]
-                each.grad = gradient[name]
-        own = dict(model.named_buffers())
-        for name, view in views(self.buffers, self.layout.buffers).items():
-            view.copy_(own[name])
-            own[name].data = view
+    def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
+        """What state_dict() of the model would be, as views; with other parameters than its own, if given."""
+        flat = self.parameters if parameters is None else parameters
+        tensors = views(flat, self.layout.parameters) | self.others
+        return {key: tensors[name] for key, name in self.layout.keys}
+
+
+def averaged_into(target: Segment, sources: Iterable[Segment]) -> None:
+    """Buffers and frozen parameters: floating-point ones are averaged, of the others the first one's count."""
+    sources = list(sources)
+    for name, each in target.others.items():
+        if each.is_floating_point() and len(sources) > 1:
+            each.copy_(torch.stack([source.others[name] for source in sources]).mean(0))
+        elif sources:
+            each.copy_(sources[0].others[name])

@@ -1,17 +1,20 @@
 """The parameter store: the one true copy of the parameters, and the optimizer that updates it.
 
 An update is the mean over the samples in it. The learning rate that the user gives is meant for one full round of the
-group; an update made of fewer samples is scaled by its share of a round, so that one rate suits every policy.
+group; an update made of fewer samples is scaled by its share of a round, so that one rate suits every policy. Schedules
+count samples of the whole group for the same reason.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Statistics
@@ -19,9 +22,16 @@ from paceline.training.layout import Layout, views
 
 LR_SCALINGS = ("linear", "sqrt", "none")
 
+# They treat every number for itself, so a whole group of parameters may be one flat tensor: a step then costs the same
+# however many layers the model has. `foreach` and the like change nothing about the result.
+ELEMENTWISE = (
+    *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
+    *(torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop, torch.optim.ASGD),
+)
+
 
 class Contribution(NamedTuple):
-    """One gradient of an update."""
+    """One gradient of an update. Its memory is the store's to use: the mean is formed in the first one's."""
 
     gradient: Tensor  # flat
     samples: int
@@ -35,6 +45,8 @@ class OptimizerSpec(NamedTuple):
     kind: type[torch.optim.Optimizer]
     arguments: dict[str, Any]
     groups: list[tuple[list[str], dict[str, Any]]]
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
+    scheduler_every: int | None = None  # samples between two of its steps; None: an epoch
 
 
 class ParameterStore:
@@ -44,45 +56,80 @@ class ParameterStore:
         self.layout = layout
         self.flat = initial.clone()
         self.version = 0
+        self.samples = 0  # seen by the whole group
+        self.epoch_samples: int | None = None  # where the data set is known
         self._lr_scaling = lr_scaling
-        self._sum = torch.zeros(0, dtype=initial.dtype)  # made when an update first has several gradients
-        self.parameters = {name: nn.Parameter(view) for name, view in views(self.flat, layout.parameters).items()}
-        self.optimizer = _make(spec, self.parameters)
+        self._pieces = _pieces(layout, spec)
+        self._tensors = [nn.Parameter(view) for view in self._views(self.flat)]
+        self.optimizer = _make(spec, self._pieces, self._tensors)
+        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        self._every = spec.scheduler_every
+        self._scheduler = _make_scheduler(spec, self.optimizer)
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """Every parameter by its name, as it is now."""
+        return views(self.flat, self.layout.parameters)
 
     def apply(self, contributions: Sequence[Contribution], samples_per_round: float) -> None:
         """Make one optimizer step of these gradients."""
         samples = sum(each.samples for each in contributions)
         gradient = self._mean(contributions, samples)
-        for name, view in views(gradient, self.layout.parameters).items():
-            self.parameters[name].grad = view
+        for parameter, piece in zip(self._tensors, self._views(gradient), strict=True):
+            parameter.grad = piece
         scale = self._rate_scale(samples / samples_per_round)
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+        if scale == 1.0:
+            self.optimizer.step()
+        else:
+            self._step_at(scale)
+        self.version += 1
+        self.samples += samples
+        self._advance_schedule(samples)
+
+    def _step_at(self, scale: float) -> None:
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * scale
         try:
             self.optimizer.step()
         finally:
-            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
-        self.version += 1
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        if len(self._pieces) == 1 and self._pieces[0].size == flat.numel():
+            return [flat]
+        return [flat[piece.begin : piece.begin + piece.size].view(piece.shape) for piece in self._pieces]
 
     def _mean(self, contributions: Sequence[Contribution], samples: int) -> Tensor:
-        """sum(weight * samples * gradient) / sum(samples); a single gradient of weight 1 is used where it lies."""
+        """sum(weight * samples * gradient) / sum(samples), formed where the first gradient lies."""
         factors = [each.weight * each.samples / samples for each in contributions]
-        if factors == [1.0]:
-            return contributions[0].gradient
-        if self._sum.numel() == 0:
-            self._sum = torch.empty_like(self.flat)
-        torch.mul(contributions[0].gradient, factors[0], out=self._sum)
+        mean = contributions[0].gradient
+        if factors != [1.0]:
+            mean.mul_(factors[0])
         for each, factor in zip(contributions[1:], factors[1:], strict=True):
-            self._sum.add_(each.gradient, alpha=factor)
-        return self._sum
+            mean.add_(each.gradient, alpha=factor)
+        return mean
 
     def _rate_scale(self, share: float) -> float:
-        if self._lr_scaling == "none":
+        if self._lr_scaling == "none" or share >= 1:
             return 1.0
-        share = min(1.0, share)
         return share if self._lr_scaling == "linear" else math.sqrt(share)
+
+    def _advance_schedule(self, samples: int) -> None:
+        """Step the schedule once for every stretch of samples that this update completed."""
+        if self._scheduler is None:
+            return
+        every = self._every or self.epoch_samples
+        if every is None:
+            raise ConfigurationError(
+                "a scheduler counts epochs of worker.batches(dataset, ...); with batches of your own give"
+                " scheduler_every, in samples"
+            )
+        for _ in range(self.samples // every - (self.samples - samples) // every):
+            self._scheduler.step()
+        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
 
 
 def statistics_of(contributions: Sequence[Contribution]) -> Statistics:
@@ -103,9 +150,83 @@ def statistics_of(contributions: Sequence[Contribution]) -> Statistics:
     )
 
 
-def _make(spec: OptimizerSpec, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    groups = [{"params": [parameters[name] for name in names], **options} for names, options in spec.groups]
+class _Piece(NamedTuple):
+    """A stretch of the flat parameters that the optimizer sees as one tensor."""
+
+    group: int
+    begin: int
+    size: int
+    shape: tuple[int, ...]
+
+
+def _pieces(layout: Layout, spec: OptimizerSpec) -> list[_Piece]:
+    """One piece per parameter; neighbours of one group are one piece where the optimizer cannot tell the difference."""
+    group_of = {name: number for number, (names, _) in enumerate(spec.groups) for name in names}
+    merges = spec.kind in ELEMENTWISE
+    pieces: list[_Piece] = []
+    begin = 0
+    for entry in layout.parameters:
+        group = group_of.get(entry.name)
+        if group is not None:
+            last = pieces[-1] if pieces else None
+            if merges and last is not None and last.group == group and last.begin + last.size == begin:
+                pieces[-1] = _Piece(group, last.begin, last.size + entry.size, (last.size + entry.size,))
+            else:
+                pieces.append(_Piece(group, begin, entry.size, (entry.size,) if merges else entry.shape))
+        begin += entry.size
+    return pieces
+
+
+def _make(spec: OptimizerSpec, pieces: Sequence[_Piece], tensors: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]] = [{"params": [], **options} for _, options in spec.groups]
+    for piece, tensor in zip(pieces, tensors, strict=True):
+        groups[piece.group]["params"].append(tensor)
     try:
         return spec.kind(groups, **spec.arguments)
     except (TypeError, ValueError) as problem:
         raise ConfigurationError(f"{spec.kind.__name__} cannot be made: {problem}") from None
+
+
+def _make_scheduler(spec: OptimizerSpec, optimizer: torch.optim.Optimizer) -> Any:
+    if spec.scheduler is None:
+        return None
+    if spec.scheduler_every is not None and spec.scheduler_every < 1:
+        raise ConfigurationError(f"scheduler_every is {spec.scheduler_every}; it must be at least 1 sample")
+    try:
+        scheduler = spec.scheduler(optimizer)
+    except (TypeError, ValueError) as problem:
+        raise ConfigurationError(f"the scheduler cannot be made: {problem}") from None
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        raise ConfigurationError("ReduceLROnPlateau needs a figure at every step; take a schedule that counts steps")
+    return scheduler
+
+
+def spec_of(
+    layout: Layout,
+    names: Mapping[int, str],
+    kind: type[torch.optim.Optimizer],
+    groups: Sequence[Mapping[str, Any]] | None,
+    arguments: Mapping[str, Any],
+) -> OptimizerSpec:
+    """The description that crosses to the server. `names`: of the model's parameters, by their id()."""
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise ConfigurationError(
+            f"{kind!r} is no optimizer class: give the class and its arguments, as in"
+            " worker.optimizer(model, torch.optim.SGD, lr=0.1); the object is made on the server"
+        )
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigurationError(f"{kind.__name__} computes gradients itself (it needs a closure): it cannot be remote")
+    grouped: list[tuple[list[str], dict[str, Any]]] = []
+    if groups is None:
+        grouped.append(([entry.name for entry in layout.parameters], {}))
+    for number, group in enumerate(groups or ()):
+        if "params" not in group:
+            raise ConfigurationError(f"parameter group {number} has no 'params'")
+        given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        for each in given:
+            if id(each) not in names:
+                raise ConfigurationError(f"parameter group {number} has a parameter that is not the model's")
+        own = {key: value for key, value in group.items() if key != "params"}
+        grouped.append(([names[id(each)] for each in given if each.requires_grad], own))
+    return OptimizerSpec(kind, dict(arguments), grouped)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
 
-from paceline.core.errors import PacelineError
-from paceline.training.data import Unit, order_of
-from paceline.training.layout import Layout, Segment, layout_of, views
-from paceline.training.parameters import OptimizerSpec
+from paceline.core.errors import ConfigurationError, PacelineError
+from paceline.training.data import SHARDINGS, Unit, Work, fetch, moved, order_of, samples_of
+from paceline.training.layout import Layout, Segment, layout_of
+from paceline.training.parameters import OptimizerSpec, spec_of
+from paceline.training.replica import Replica
+
+NOT_FINITE = ("stop", "skip")
+CPU = torch.device("cpu")
+
+Pace = Callable[[int, float, float], float]  # (iteration, when it began, seconds it took) -> seconds it shall take
 
 
 class GradientError(PacelineError):
@@ -23,28 +31,58 @@ class GradientError(PacelineError):
 class Link(Protocol):
     """A worker's way to the server. Every method returns when the worker may go on."""
 
-    def enter(self, layout: Layout, spec: OptimizerSpec) -> Segment:
-        """Map the segment; after `begin` it holds the server's parameters."""
+    def enter(self, layout: Layout) -> Segment:
+        """Map the segment, for the model to move in."""
 
-    def begin(self) -> None: ...
+    def begin(self, spec: OptimizerSpec) -> None:
+        """Ask to become a member; afterwards the segment holds the server's parameters."""
 
-    def lease(self, samples: int, batch_size: int) -> Unit | None: ...
+    def lease(self, work: Work) -> Unit | None: ...
 
     def push(self, samples: int, units: int, loss: float | None) -> None:
         """Hand in the gradient in the segment, wait as the policy says, and come back with new parameters."""
+
+    def skip(self, units: int) -> None:
+        """These units yield no gradient: count them as dropped."""
+
+    def pause(self, seconds: float) -> None:
+        """Do nothing for so long, or until the server interrupts."""
+
+
+def seed_everything(seed: int) -> None:
+    """Python's, NumPy's and torch's own random numbers: a loop may use any of them."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 class Worker:
     """One member of the group, as the `train` function of a user sees it."""
 
-    def __init__(self, index: int, link: Link, *, seed: int, slowdown: float = 1.0) -> None:
+    def __init__(
+        self,
+        index: int,
+        link: Link,
+        *,
+        seed: int,
+        epochs: int = 1,
+        device: torch.device = CPU,
+        not_finite: str = "stop",
+        pace: Pace | None = None,
+    ) -> None:
         self.index = index
         self.seed = seed
-        self.device = torch.device("cpu")
+        self.epochs = epochs
+        self.device = device
         self._link = link
-        self._slowdown = slowdown
+        self._not_finite = not_finite
+        self._pace = pace
+        self._has_optimizer = False
         self._samples = 0  # of the batches since the last step
         self._units = 0
+        self._batch = 1  # samples of the latest batch
+        self._iteration = 0
+        self._began = self._released = time.monotonic()
 
     def optimizer(
         self,
@@ -52,82 +90,148 @@ class Worker:
         kind: type[torch.optim.Optimizer],
         *,
         groups: Sequence[dict[str, Any]] | None = None,
+        scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+        scheduler_every: int | None = None,
         **arguments: Any,
     ) -> RemoteOptimizer:
         """Hand the model over to the server, which keeps its parameters and this optimizer.
 
-        `groups`: parameter groups as torch takes them, if not all parameters are treated alike.
+        The model moves to `worker.device`. `groups`: parameter groups as torch takes them, if not all parameters are
+        treated alike. `scheduler`: makes a schedule of an optimizer, as `functools.partial(StepLR, step_size=10)` does;
+        the server steps it once per epoch of the whole group, or every `scheduler_every` samples.
         """
-        layout = layout_of(model)
+        if self._has_optimizer:
+            raise ConfigurationError("worker.optimizer was called twice; a run has one model and one optimizer")
+        self._has_optimizer = True
         names = {id(each): name for name, each in model.named_parameters()}
-        grouped: list[tuple[list[str], dict[str, Any]]] = [([entry.name for entry in layout.parameters], {})]
-        if groups is not None:
-            options = [{key: value for key, value in group.items() if key != "params"} for group in groups]
-            grouped = [
-                ([names[id(each)] for each in group["params"]], own) for group, own in zip(groups, options, strict=True)
-            ]
-        segment = self._link.enter(layout, OptimizerSpec(kind, arguments, grouped))
-        segment.bind(model)
-        self._link.begin()
-        return RemoteOptimizer(self, model, segment)
+        model.to(self.device)
+        layout = layout_of(model)
+        spec = spec_of(layout, names, kind, groups, arguments)
+        replica = Replica(model, self._link.enter(layout))
+        self._link.begin(spec._replace(scheduler=scheduler, scheduler_every=scheduler_every))
+        replica.take()
+        replica.take_others()
+        if self.index > 0:
+            # All began with the same numbers, to make the same model. From here on dropout and the like shall differ.
+            seed_everything((self.seed * 1_000_003 + self.index) % 2**63)
+        self._began = self._released = time.monotonic()
+        return RemoteOptimizer(self, replica, spec)
 
-    def batches(self, dataset: Any, batch_size: int) -> Iterator[Any]:
-        """Batches of a data set, each sample once per epoch over the whole group; fast workers get more of them."""
-        size = len(dataset)
-        epoch, order = -1, torch.empty(0)
-        while (unit := self._link.lease(size, batch_size)) is not None:
-            if unit.epoch != epoch:
-                epoch, order = unit.epoch, order_of(size, self.seed, unit.epoch)
-            self._samples += unit.end - unit.begin
+    def batches(self, data: Any, batch_size: int | None = None, *, sharding: str = "dynamic") -> Iterator[Any]:
+        """Batches on `worker.device`, until the epochs of the run are over.
+
+        A data set (it has a length and can be indexed) is shared by the group, each sample once per epoch: dynamic
+        sharding gives fast workers more of it, static gives each worker an equal part. Anything else that can be
+        iterated, such as a DataLoader, is this worker's own, and is walked through once per epoch.
+        """
+        if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            if batch_size is None:
+                raise ConfigurationError("worker.batches of a data set needs a batch_size")
+            if sharding not in SHARDINGS:
+                raise ConfigurationError(f"unknown sharding {sharding!r}; there are: {', '.join(SHARDINGS)}")
+            return self._leased(data, Work(len(data), batch_size, sharding))
+        if batch_size is not None or sharding != "dynamic":
+            raise ConfigurationError(
+                f"worker.batches of a {type(data).__name__} takes its batches as they come, without batch_size and"
+                " sharding: only what has a length and can be indexed can be cut into batches"
+            )
+        return self._own(data)
+
+    def _leased(self, dataset: Any, work: Work) -> Iterator[Any]:
+        at: tuple[int, int] | None = None
+        while (unit := self._link.lease(work)) is not None:
+            if at != (unit.epoch, unit.part):
+                at = (unit.epoch, unit.part)
+                order = order_of(len(dataset), self.seed, unit.epoch, unit.part, unit.parts)
             self._units += 1
-            yield fetch(dataset, order[unit.begin : unit.end])
+            self._samples += unit.samples
+            self._batch = unit.samples
+            yield moved(fetch(dataset, order[unit.begin : unit.end]), self.device)
 
-    def push(self, loss: float | None, began: float) -> None:
-        if self._slowdown > 1:
-            time.sleep((self._slowdown - 1) * (time.monotonic() - began))
-        samples, units = max(1, self._samples), self._units
+    def _own(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for _ in range(self.epochs):
+            empty = True
+            for batch in batches:
+                empty = False
+                self._batch = samples_of(batch)
+                self._samples += self._batch
+                yield moved(batch, self.device)
+            if empty:
+                return  # a generator is used up after its first epoch
+
+    def push(self, loss: float | None, samples: int | None) -> None:
+        """Hand in what the segment holds, as late as this worker's emulated speed demands."""
+        if self._pace is not None:
+            now = time.monotonic()
+            took = now - self._released
+            wanted = self._pace(self._iteration, self._released - self._began, took)
+            if wanted > took:
+                self._link.pause(wanted - took)
+        counted, units = self._settle()
+        self._link.push(counted if samples is None else samples, units, loss)
+        self._iteration += 1
+        self._released = time.monotonic()
+
+    def skip(self) -> None:
+        self._link.skip(self._settle()[1])
+
+    def _settle(self) -> tuple[int, int]:
+        samples, units = self._samples or self._batch, self._units
         self._samples = self._units = 0
-        self._link.push(samples, units, loss)
+        return samples, units
+
+    def refuse(self, name: str | None) -> None:
+        """A gradient is not finite: as the user chose, end the run or go on without it."""
+        if self._not_finite == "stop":
+            raise GradientError(
+                f"worker {self.index}: the gradient of {name!r} is not finite (NaN or infinite); a smaller learning"
+                " rate or clipping may help, and not_finite='skip' goes on without such gradients"
+            )
+        self.skip()
 
 
 class RemoteOptimizer:
     """Looks like a torch optimizer. `step` pushes the gradient, waits as the policy says, and pulls new parameters."""
 
-    def __init__(self, worker: Worker, model: nn.Module, segment: Segment) -> None:
+    _step_supports_amp_scaling = True  # a GradScaler then leaves unscaling, and skipping, to `step`
+
+    def __init__(self, worker: Worker, replica: Replica, spec: OptimizerSpec) -> None:
         self._worker = worker
-        self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        self._segment = segment
-        self._slots = list(views(segment.gradient, segment.layout.parameters).values())
-        self._released_at = time.monotonic()
+        self._replica = replica
+        # Read-only: what a loop would write here could not reach the server.
+        self.param_groups = [
+            MappingProxyType({**spec.arguments, **own, "params": [replica.parameters[name] for name in names]})
+            for names, own in spec.groups
+        ]
         self.zero_grad()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        for each in self._parameters.values():
-            each.grad = None
+        for each in self._replica.parameters.values():
+            if set_to_none:
+                each.grad = None
+            elif each.grad is not None:
+                each.grad.zero_()
 
-    def step(self, loss: Tensor | float | None = None) -> None:
-        gradients = [each.grad for each in self._parameters.values()]
-        for name, gradient in zip(self._parameters, gradients, strict=True):
-            if gradient is None:
-                raise GradientError(
-                    f"worker {self._worker.index}: parameter {name!r} has no gradient; call backward() before step(),"
-                    " and freeze what is not trained with requires_grad_(False)"
-                )
-        torch._foreach_copy_(self._slots, gradients)  # type: ignore[arg-type]
-        if not torch.isfinite(self._segment.gradient.sum()):
-            self._refuse()
-        value = loss.item() if isinstance(loss, Tensor) else loss
-        self._worker.push(value, self._released_at)
-        self._released_at = time.monotonic()
-
-    def _refuse(self) -> None:
-        for name, slot in zip(self._parameters, self._slots, strict=True):
-            if not torch.isfinite(slot).all():
-                raise GradientError(f"worker {self._worker.index}: the gradient of {name!r} is not finite")
-
-
-def fetch(dataset: Any, indices: Tensor) -> Any:
-    """These samples as one batch. A tuple of tensors is indexed at once, anything else sample by sample."""
-    if isinstance(dataset, torch.utils.data.TensorDataset):
-        return tuple(tensor[indices] for tensor in dataset.tensors)
-    return default_collate([dataset[index] for index in indices.tolist()])
+    def step(self, loss: Tensor | float | None = None, *, samples: int | None = None) -> None:
+        """Push the gradient. `samples`: how many it is made of, if they did not come from `worker.batches`."""
+        replica = self._replica
+        missing = replica.without_gradient()
+        if missing is not None:
+            raise GradientError(
+                f"worker {self._worker.index}: parameter {missing!r} has no gradient; call backward() before step(),"
+                " and freeze what is not trained with requires_grad_(False)"
+            )
+        if samples is not None and samples < 1:
+            raise ConfigurationError(f"worker {self._worker.index}: step(samples={samples}); it must be at least 1")
+        scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if overflow is not None and overflow.item():
+            self._worker.skip()  # the scale of a GradScaler was too large: it will lower it
+            return
+        finite = replica.hand_in()
+        if not finite:
+            self._worker.refuse(replica.not_finite())
+            return
+        if scale is not None:
+            replica.segment.gradient.div_(scale.cpu())
+        self._worker.push(float(loss.detach()) if isinstance(loss, Tensor) else loss, samples)
+        replica.take()

@@ -1,4 +1,4 @@
-"""What crosses the pipe between a worker's process and the server: small, and never a tensor."""
+"""What crosses the pipes between the server and its processes: small, and never a tensor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from paceline.training.data import Unit
+from paceline.training.data import Unit, Work
 from paceline.training.layout import Layout
 
 
@@ -18,14 +18,19 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lease(msgspec.Struct, frozen=True, tag=True):
-    samples: int
-    batch_size: int
+    work: Work
 
 
 class Push(msgspec.Struct, frozen=True, tag=True):
     samples: int
     units: int
     loss: float | None
+
+
+class Skip(msgspec.Struct, frozen=True, tag=True):
+    """A gradient was not finite; its units are dropped, and the worker goes on."""
+
+    units: int
 
 
 class Restart(msgspec.Struct, frozen=True, tag=True):
@@ -42,14 +47,16 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     problem: str  # a traceback, or one sentence
 
 
-ToServer: TypeAlias = Enter | Lease | Push | Restart | Finished | Failed
+ToServer: TypeAlias = Enter | Lease | Push | Skip | Restart | Finished | Failed
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
-    """New parameters are in the segment."""
+    """New parameters are in the segment. The next unit comes along, where the worker asked for such before."""
+
+    unit: Unit | None = None
 
 
-class Work(msgspec.Struct, frozen=True, tag=True):
+class Leased(msgspec.Struct, frozen=True, tag=True):
     unit: Unit | None  # None: there is nothing left to do
 
 
@@ -61,4 +68,17 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-ToWorker: TypeAlias = Go | Work | Interrupt | Stop
+ToWorker: TypeAlias = Go | Leased | Interrupt | Stop
+
+
+class Evaluate(msgspec.Struct, frozen=True, tag=True):
+    """A state of the model is in the evaluator's segment, and stays there until the answer."""
+
+    layout: Layout
+
+
+class Evaluated(msgspec.Struct, frozen=True, tag=True):
+    figures: dict[str, float]
+
+
+FromEvaluator: TypeAlias = Evaluated | Failed

@@ -1,39 +1,44 @@
-"""A worker's process: runs the user's function and speaks with the server for it."""
+"""A process of a local run: runs the user's function and speaks with the server for it."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import os
 import pickle
 import signal
+import sys
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
 import torch
 
 from paceline.core.errors import PacelineError
-from paceline.runtimes.local.memory import map_segment
+from paceline.runtimes.local.channel import Channel, ClosedError
+from paceline.runtimes.local.memory import map_segment, unpack
 from paceline.runtimes.local.messages import (
     Enter,
+    Evaluate,
+    Evaluated,
     Failed,
     Finished,
     Go,
     Interrupt,
     Lease,
+    Leased,
     Push,
     Restart,
+    Skip,
     Stop,
     ToServer,
     ToWorker,
-    Work,
 )
-from paceline.training.data import Unit
+from paceline.runtimes.pace import Pace
+from paceline.training.data import Unit, Work
 from paceline.training.layout import Layout, Segment
 from paceline.training.parameters import OptimizerSpec
-from paceline.training.worker import Worker
+from paceline.training.worker import Worker, seed_everything
 
 PR_SET_PDEATHSIG = 1
 
@@ -42,87 +47,179 @@ class Stopped(BaseException):
     """The server ended the run: unwinds the user's loop. Not an Exception, so that a loop does not swallow it."""
 
 
+class Descriptors(msgspec.Struct, frozen=True):
+    """The ends of the pipes and the pieces of memory that a process inherits."""
+
+    reading: int
+    writing: int
+    segment: int
+    parcel: int
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """All that one process is told beside what it is to run."""
+
+    index: int
+    parent: int  # its process id
+    seed: int
+    epochs: int
+    threads: int
+    device: str = "cpu"
+    not_finite: str = "stop"
+    pace: Pace | None = None
+
+
 class PipeLink:
-    """The worker's end of the pipe."""
+    """The worker's end of the pipes."""
 
-    def __init__(self, pipe: Connection, descriptor: int) -> None:
-        self._pipe = pipe
-        self._descriptor = descriptor
-        self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(ToWorker).decode
-        self._entry: tuple[Layout, OptimizerSpec] | None = None
+    def __init__(self, channel: Channel[ToWorker, ToServer], segment: int) -> None:
+        self._channel = channel
+        self._segment = segment
+        self._layout: Layout | None = None
+        self._interrupted = False
+        self._next: Unit | None = None  # came along with the parameters
 
-    def enter(self, layout: Layout, spec: OptimizerSpec) -> Segment:
-        self._entry = (layout, spec)
-        return map_segment(self._descriptor, layout)
+    def enter(self, layout: Layout) -> Segment:
+        self._layout = layout
+        return map_segment(self._segment, layout)
 
-    def begin(self) -> None:
-        assert self._entry is not None
-        layout, spec = self._entry
-        self.send(Enter(layout, pickle.dumps(spec)))
-        self._wait(Go)
+    def begin(self, spec: OptimizerSpec) -> None:
+        assert self._layout is not None
+        self.send(Enter(self._layout, pickle.dumps(spec)))
+        self._wait_for_go()
 
-    def lease(self, samples: int, batch_size: int) -> Unit | None:
-        self.send(Lease(samples, batch_size))
-        work: Work = self._wait(Work)
-        return work.unit
+    def lease(self, work: Work) -> Unit | None:
+        if self._next is None:
+            self.send(Lease(work))
+            while not isinstance(message := self._receive(), Leased):
+                assert isinstance(message, Interrupt), message
+                self._interrupted = True
+            return message.unit
+        unit, self._next = self._next, None
+        return unit
 
     def push(self, samples: int, units: int, loss: float | None) -> None:
-        interrupted = False
-        while self._pipe.poll():
-            interrupted = isinstance(self._receive(), Interrupt) or interrupted
-        self.send(Restart(units) if interrupted else Push(samples, units, loss))
-        self._wait(Go)
+        while self._channel.has_message():
+            self._note_interrupt()
+        self.send(Restart(units) if self._interrupted else Push(samples, units, loss))
+        self._wait_for_go()
+
+    def skip(self, units: int) -> None:
+        self.send(Skip(units))
+
+    def pause(self, seconds: float) -> None:
+        if self._channel.has_message(seconds):
+            self._note_interrupt()
 
     def send(self, message: ToServer) -> None:
         try:
-            self._pipe.send_bytes(self._encode(message))
-        except OSError:
+            self._channel.send(message)
+        except ClosedError:
             raise Stopped from None
 
-    def _wait(self, kind: type[Any]) -> Any:
-        """The next message of this kind. An interrupt that comes while the worker waits has nothing to interrupt."""
-        while not isinstance(message := self._receive(), kind):
+    def _note_interrupt(self) -> None:
+        message = self._receive()
+        assert isinstance(message, Interrupt), message
+        self._interrupted = True
+
+    def _wait_for_go(self) -> None:
+        """An interrupt that comes while the worker waits has nothing to interrupt."""
+        while not isinstance(message := self._receive(), Go):
             assert isinstance(message, Interrupt), message
-        return message
+        self._interrupted = False
+        if message.unit is not None:
+            self._next = message.unit
 
     def _receive(self) -> ToWorker:
         try:
-            message: ToWorker = self._decode(self._pipe.recv_bytes())
-        except (EOFError, OSError):
+            message = self._channel.receive()
+        except ClosedError:
             raise Stopped from None
         if isinstance(message, Stop):
             raise Stopped
         return message
 
 
-def run_worker(
-    index: int,
-    train: Callable[[Worker], None],
-    pipe: Connection,
-    descriptor: int,
-    *,
-    seed: int,
-    slowdown: float,
-    threads: int,
-) -> None:
-    """The main function of a worker's process. It dies with its parent, and leaves Ctrl-C to it."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(threads)
-    torch.manual_seed(seed)
-    link = PipeLink(pipe, descriptor)
+def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
+    """The main function of a worker's process."""
+    _prepare(assignment)
+    index = assignment.index
+    channel: Channel[ToWorker, ToServer] = Channel(descriptors.reading, descriptors.writing, ToWorker)
+    link = PipeLink(channel, descriptors.segment)
+    pace = None if assignment.pace is None else assignment.pace.start(f"{assignment.seed}/{index}/speed")
+    worker = Worker(
+        index,
+        link,
+        seed=assignment.seed,
+        epochs=assignment.epochs,
+        device=torch.device(assignment.device),
+        not_finite=assignment.not_finite,
+        pace=pace,
+    )
     try:
-        train(Worker(index, link, seed=seed, slowdown=slowdown))
-        link.send(Finished())
+        problem = _problem_of(f"worker {index}", lambda: _parcel(descriptors)[0](worker))
+        link.send(Finished() if problem is None else Failed(problem))
     except Stopped:
         return
+
+
+def run_evaluator(descriptors: Descriptors, assignment: Assignment) -> None:
+    """The main function of the evaluator's process: figures of every state of the model that the server hands over."""
+    _prepare(assignment)
+    channel: Channel[Evaluate | Stop, Evaluated | Failed] = Channel(
+        descriptors.reading, descriptors.writing, Evaluate | Stop
+    )
+
+    def serve() -> None:
+        evaluate = _parcel(descriptors)[1]
+        while isinstance(message := channel.receive(), Evaluate):
+            state = map_segment(descriptors.segment, message.layout).state()
+            channel.send(Evaluated(_figures(evaluate(state))))
+
+    try:
+        problem = _problem_of("the evaluation", serve)
+        if problem is not None:
+            channel.send(Failed(problem))
+    except ClosedError:
+        return
+
+
+def _prepare(assignment: Assignment) -> None:
+    """It dies with its parent, leaves Ctrl-C to it, and begins with the same random numbers as the others."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != assignment.parent:
+        sys.exit(1)  # the parent died before the line above
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(assignment.threads)
+    seed_everything(assignment.seed)
+
+
+def _parcel(descriptors: Descriptors) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The functions of the user: what a worker runs, and what evaluates."""
+    try:
+        content: tuple[Callable[..., Any], Callable[..., Any]] = unpack(descriptors.parcel)
+    except (AttributeError, ImportError) as problem:
+        raise PacelineError(
+            f"a new process cannot find what it is to run: {problem}; put it into a module or a script, not into a"
+            " notebook or an interactive session"
+        ) from None
+    return content
+
+
+def _problem_of(who: str, act: Callable[[], Any]) -> str | None:
+    """Do it, and say in words what went wrong: a sentence for our own errors, a traceback for the user's."""
+    try:
+        act()
     except PacelineError as problem:
-        _report(link, str(problem))
-    except Exception:
-        _report(link, f"worker {index} raised:\n{traceback.format_exc()}")
+        return str(problem)
+    except ClosedError:
+        raise
+    except (Exception, SystemExit):
+        return f"{who} raised:\n{traceback.format_exc()}"
+    return None
 
 
-def _report(link: PipeLink, problem: str) -> None:
-    with contextlib.suppress(Stopped):
-        link.send(Failed(problem))
+def _figures(found: Any) -> dict[str, float]:
+    if isinstance(found, dict):
+        return {str(name): float(value) for name, value in found.items()}
+    return {"accuracy": float(found)}

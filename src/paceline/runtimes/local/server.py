@@ -1,308 +1,416 @@
-"""The server of a local run: one loop over the workers' pipes, and the port through which commands become deeds.
+"""The server of a local run: one loop over the pipes of its processes.
 
-A worker's segment is written only while that worker waits, so a pull is one version by construction, and a gradient
-stays where it lies until its fate is decided; a worker that goes on before that has its gradient moved aside first.
+It hears what they say, turns it into events, and keeps the group: who enters, who leaves, who has no work. Gradients,
+parameters and commands are the port's affair (paceline.runtimes.local.store_port).
 """
 
 from __future__ import annotations
 
-import contextlib
 import pickle
+import selectors
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 
-import msgspec
-import torch
-from torch import Tensor
 from typing_extensions import assert_never
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.core.messages import (
-    ApplyUpdate,
-    DiscardGradient,
-    Gradient,
-    GradientArrived,
-    Statistics,
-    WorkerJoined,
-    WorkerLeft,
-)
+from paceline.core.messages import Gradient, GradientArrived, WorkerJoined, WorkerLeft
+from paceline.recording.progress_log import Evaluation, Measurement, Watcher
 from paceline.runtimes.driver import Driver, Observer
+from paceline.runtimes.local.channel import ClosedError, ShortWait
+from paceline.runtimes.local.control import Control
+from paceline.runtimes.local.evaluator import Evaluator
+from paceline.runtimes.local.launcher import LAUNCHED_BY_A_WORKER, Launcher
 from paceline.runtimes.local.memory import map_segment
 from paceline.runtimes.local.messages import (
     Enter,
     Failed,
     Finished,
-    Go,
-    Interrupt,
     Lease,
+    Leased,
     Push,
     Restart,
+    Skip,
     Stop,
     ToServer,
-    ToWorker,
-    Work,
 )
-from paceline.training.data import WorkLedger
-from paceline.training.layout import Segment, difference, views
-from paceline.training.parameters import Contribution, OptimizerSpec, ParameterStore, statistics_of
+from paceline.runtimes.local.seat import Seat
+from paceline.runtimes.local.store_port import StorePort
+from paceline.training.aggregation import Aggregation
+from paceline.training.data import Work, WorkLedger
+from paceline.training.layout import Layout, averaged_into, difference
+from paceline.training.parameters import OptimizerSpec, ParameterStore
+
+TICK = 0.25  # seconds between two looks at the clock, at most
+MOST_REPLACEMENTS = 3  # in a row that die before their first push
+SMOOTHING = 0.05  # weight of the latest loss in the running mean
 
 
 class WorkerFailedError(PacelineError):
     """A worker's function raised; the message is its traceback."""
 
 
-@dataclass
-class Seat:
-    """One worker process and, while it is a member, its worker id. A process that comes back gets a new id."""
-
-    index: int
-    process: BaseProcess
-    pipe: Connection
-    descriptor: int
-    segment: Segment | None = None
-    worker: int | None = None
-    clock: int = 0
-    held: int = 0  # version of the parameters in its segment
-    samples: int = 0  # of its last push
-    parked: bool = False  # it asked for work, and there was none; its pipe expects a Work
-    gone: bool = False
-
-
-@dataclass
-class Arrived:
-    """A gradient without a fate."""
-
-    seat: Seat
-    gradient: Tensor
-    samples: int
-    units: int
-    loss: float | None
-
-
-@dataclass
 class LocalServer:
-    seats: Sequence[Seat]
-    coordinator: Coordinator
-    epochs: int
-    lr_scaling: str
-    statistics: bool
-    observers: Sequence[Observer] = ()
-    clock: Callable[[], float] = time.monotonic
-    store: ParameterStore | None = None
-    ledger: WorkLedger | None = None
-    _members: dict[int, Seat] = field(default_factory=dict)
-    _arrived: dict[Gradient, Arrived] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._driver = Driver(self.coordinator, self, self.observers)
-        self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(ToServer).decode
-        self._began = self.clock()
-        self._next_worker = len(self.seats)
-        self._entering: dict[int, Enter] = {}
-        self._wake_at: float | None = None
+    def __init__(
+        self,
+        launcher: Launcher,
+        coordinator: Coordinator,
+        *,
+        workers: int,
+        least: int | None = None,
+        epochs: int = 1,
+        lr_scaling: str = "linear",
+        statistics: bool = False,
+        evaluate_every: int | None = None,
+        observers: Sequence[Observer] = (),
+        watchers: Sequence[Watcher] = (),
+        control: Control | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`least`: keep so many workers, by replacing those that die; None: go on with those that are left."""
+        self.seats: list[Seat] = []
+        self.port = StorePort()
+        self.interrupted = False
+        self.ended_at: float | None = None
+        self._launcher = launcher
+        self._driver = Driver(coordinator, self.port, observers)
+        self._coordinator = coordinator
+        self._workers = workers
+        self._least = least
+        self._epochs = epochs
+        self._lr_scaling = lr_scaling
+        self._statistics = statistics
+        self._evaluate_every = evaluate_every
+        self._evaluate_at = 0  # samples
+        self._watchers = watchers
+        self._control = control
+        self._clock = clock
+        self._began: float | None = None
+        self._next_worker = 0
+        self._parked: list[Seat] = []
+        self._work: Work | None = None  # what the first worker asked for
+        self._evaluator: Evaluator | None = None
+        self._selector = selectors.DefaultSelector()
+        self._short_wait = ShortWait()
+        self._new: list[tuple[selectors.SelectorKey, int]] = []
+        self._loss: float | None = None
+        self._replaced = 0  # in a row
+        self._next_tick = 0.0
 
     @property
     def now(self) -> float:
-        return self.clock() - self._began
+        """Seconds since the group began."""
+        return 0.0 if self._began is None else self._clock() - self._began
+
+    @property
+    def active(self) -> list[Seat]:
+        return [seat for seat in self.seats if not seat.gone and not seat.leaving]
+
+    # -- the loop --
 
     def run(self) -> None:
-        """Serve until every process has finished."""
-        pipes = {seat.pipe: seat for seat in self.seats}
-        while pipes:
-            timeout = None if self._wake_at is None else max(0.0, self._wake_at - self.now)
-            for pipe in wait(list(pipes), timeout):
-                seat = pipes[pipe]  # type: ignore[index]
-                if not self._hear(seat):
-                    del pipes[seat.pipe]
-            if self._wake_at is not None and self.now >= self._wake_at:
-                self._wake_at = None
-                self._driver.wake(self.now)
-            self._employ_the_parked()
+        """Serve until every process has finished, or `interrupted` is set."""
+        for _ in range(self._workers):
+            self._add_seat()
+        self._evaluator = self._launcher.start_evaluator()
+        if self._evaluator is not None:
+            self._selector.register(self._evaluator.channel, selectors.EVENT_READ, self._hear_evaluator)
+        if self._control is not None:
+            self._selector.register(self._control, selectors.EVENT_READ, self._hear_control)
+        while not self.interrupted and not all(seat.gone for seat in self.seats):
+            for key, _ in self._readable():
+                key.data()
+            self._look_at_the_clock()
+            if self._parked:
+                self._employ_the_parked()
+        self.ended_at = self.now
+        self._evaluate_the_end()
 
-    def _hear(self, seat: Seat) -> bool:
-        """One message of this process; False if it was the last."""
+    def _readable(self) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._short_wait.pays_off(self._anything_new):
+            return self._new
+        return self._selector.select(self._patience())
+
+    def _anything_new(self) -> bool:
+        self._new = self._selector.select(0)
+        return bool(self._new)
+
+    def _patience(self) -> float:
+        wake = self.port.wake_time
+        return TICK if wake is None else max(0.0, min(TICK, wake - self.now))
+
+    def _look_at_the_clock(self) -> None:
+        now = self.now
+        wake = self.port.wake_time
+        if wake is not None and now >= wake:
+            self.port.wake_time = None
+            self._driver.wake(now)
+        if self.port.aggregation is not None:
+            self._evaluate_if_due(self.port.aggregation)
+        moment = self._clock()
+        if moment >= self._next_tick:
+            self._next_tick = moment + TICK
+            self._measure()
+
+    def _add_seat(self) -> None:
+        seat = self._launcher.start_worker(self._next_worker)
+        self._next_worker += 1
+        self.seats.append(seat)
+        self._selector.register(seat.channel, selectors.EVENT_READ, lambda: self._hear(seat))
+
+    def _hear(self, seat: Seat) -> None:
         try:
-            message: ToServer = self._decode(seat.pipe.recv_bytes())
-        except (EOFError, OSError):
+            for message in seat.channel.received():
+                self._heed(seat, message)
+        except ClosedError:
             self._lose(seat, "its process died")
-            return False
+
+    def _heed(self, seat: Seat, message: ToServer) -> None:
         match message:
             case Push():
                 self._take(seat, message)
-            case Lease():
-                self._lease(seat, message)
+            case Lease(work):
+                self._lease(seat, work)
+            case Skip(units):
+                self.port.drop(seat, units)
             case Restart(units):
-                self._give_back(seat, units)
-                self._send(seat, Go())
+                self.port.serve_again(seat, units)
             case Enter():
                 self._enter(seat, message)
             case Finished():
                 self._lose(seat, "finished")
-                return False
             case Failed(problem):
                 raise WorkerFailedError(problem)
             case _:
                 assert_never(message)
-        return True
+        if seat.leaving and not seat.gone:
+            self._dismiss(seat)
 
     # -- what processes ask for --
 
     def _enter(self, seat: Seat, message: Enter) -> None:
         """A model arrived. The group begins when the models of all processes that are left are here."""
-        self._entering[seat.index] = message
         seat.segment = map_segment(seat.descriptor, message.layout)
-        waited_for = [each for each in self.seats if not each.gone and each.index not in self._entering]
-        if waited_for or self.store is not None:
+        if self.port.aggregation is None:
+            self._begin(pickle.loads(message.optimizer))
             return
-        first = min(self._entering)
-        layout = self._entering[first].layout
-        for index, other in sorted(self._entering.items()):
-            if other.layout != layout:
-                found = difference(layout, other.layout)
-                raise ConfigurationError(f"the model of worker {index} differs from that of worker {first}: {found}")
-        spec: OptimizerSpec = pickle.loads(self._entering[first].optimizer)
-        segment = self.seats[first].segment
-        assert segment is not None
-        self.store = ParameterStore(layout, segment.parameters, spec, self.lr_scaling)
-        self._began = self.clock()
-        for index in sorted(self._entering):
-            self._join(self.seats[index], index)
+        self._compare(seat, self.port.aggregation.store.layout, "the others'")
+        averaged_into(seat.segment, self.port.replicas(without=seat))
+        if not seat.leaving:
+            self._join(seat, seat.index)
+
+    def _compare(self, seat: Seat, layout: Layout, whose: str) -> None:
+        assert seat.segment is not None
+        if seat.segment.layout != layout:
+            found = difference(layout, seat.segment.layout)
+            raise ConfigurationError(f"the model of worker {seat.index} differs from {whose}: {found}")
+
+    def _begin(self, spec: OptimizerSpec) -> None:
+        if any(seat.segment is None for seat in self.active):
+            return
+        ready = self.active
+        first = ready[0]
+        assert first.segment is not None
+        for seat in ready[1:]:
+            self._compare(seat, first.segment.layout, f"that of worker {first.index}")
+        store = ParameterStore(first.segment.layout, first.segment.parameters, spec, self._lr_scaling)
+        self.port.aggregation = Aggregation(store, self._statistics)
+        self._began = self._clock()
+        for seat in ready:
+            self._join(seat, seat.index)
 
     def _join(self, seat: Seat, worker: int) -> None:
         seat.worker, seat.clock = worker, 0
-        self._members[worker] = seat
+        self.port.members[worker] = seat
         self._driver.deliver(WorkerJoined(worker), self.now)
 
     def _take(self, seat: Seat, push: Push) -> None:
-        assert seat.worker is not None and seat.segment is not None
+        aggregation = self.port.aggregation
+        if seat.worker is None or seat.segment is None or aggregation is None:
+            raise WorkerFailedError(f"worker {seat.index} pushed a gradient after its work was done")
         seat.clock += 1
-        seat.samples = push.samples
+        self._replaced = 0
         gradient = Gradient(seat.worker, seat.clock)
-        self._arrived[gradient] = Arrived(seat, seat.segment.gradient, push.samples, push.units, push.loss)
+        aggregation.arrive(gradient, seat.segment.gradient, push.samples, push.units, push.loss)
+        if push.loss is not None:
+            self._loss = push.loss if self._loss is None else self._loss + SMOOTHING * (push.loss - self._loss)
         self._driver.deliver(GradientArrived(gradient, seat.held, push.samples, push.loss), self.now)
 
-    def _lease(self, seat: Seat, asked: Lease) -> None:
-        if self.ledger is None:
-            self.ledger = WorkLedger(asked.samples, asked.batch_size, self.epochs)
-        if (asked.samples, asked.batch_size) != (self.ledger.samples, self.ledger.batch_size):
-            raise ConfigurationError(
-                f"worker {seat.index} asks for batches of {asked.batch_size} of {asked.samples} samples, the others for"
-                f" {self.ledger.batch_size} of {self.ledger.samples}: all must use the same data set and batch size"
-            )
-        assert seat.worker is not None
-        unit = self.ledger.lease(seat.worker)
-        if unit is not None:
-            self._send(seat, Work(unit))
+    def _lease(self, seat: Seat, work: Work) -> None:
+        seat.work = work
+        aggregation = self.port.aggregation
+        if seat.worker is None or aggregation is None:
+            if aggregation is None:
+                raise ConfigurationError(
+                    f"worker {seat.index} asks for batches before it has a model: call worker.optimizer first"
+                )
+            seat.send(Leased(None))  # it was told before that there is nothing left
             return
-        # It leaves the group, so that nobody waits for it, but its process stays: work may come back.
-        seat.parked = True
-        self._leave(seat, "no work left")
+        if self._work is None:
+            self._open_ledger(aggregation, work)
+        elif (work.samples, work.sharding) != (self._work.samples, self._work.sharding):
+            raise ConfigurationError(
+                f"worker {seat.index} wants {work.sharding} batches of {work.samples} samples, others"
+                f" {self._work.sharding} batches of {self._work.samples}: all must share one data set in one way"
+            )
+        unit = self.port.lease(seat)
+        if unit is not None:
+            seat.send(Leased(unit))
+        elif not seat.leaving:
+            # It leaves the group, so that nobody waits for it, but its process stays: work may come back.
+            seat.parked = True
+            self._parked.append(seat)
+            self._leave(seat, "no work left")
+
+    def _open_ledger(self, aggregation: Aggregation, work: Work) -> None:
+        workers = len(self.active)
+        if work.samples < workers:
+            raise ConfigurationError(
+                f"the data set has {work.samples} samples, fewer than the {workers} workers: take fewer workers"
+            )
+        self._work = work
+        aggregation.ledger = WorkLedger(work.samples, self._epochs, len(self.seats) if work.sharding == "static" else 1)
+        for seat in self.seats:
+            if seat.gone:
+                aggregation.ledger.abandon(seat.index)
+        aggregation.store.epoch_samples = work.samples
+        if self._evaluate_every is None:
+            self._evaluate_every = work.samples
 
     def _employ_the_parked(self) -> None:
-        """Give work that came back to a process that has none; when all is done, let them go."""
-        parked = [seat for seat in self.seats if seat.parked]
-        if not parked or self.ledger is None:
-            return
-        if self.ledger.returned:
-            for seat in parked[: self.ledger.returned]:
-                self._next_worker += 1
-                self._join(seat, self._next_worker - 1)
-        elif not self.ledger.outstanding:
-            for seat in parked:
+        """Give work that came back to processes that have none; when all is done, let them go."""
+        assert self.port.aggregation is not None
+        ledger = self.port.aggregation.ledger
+        assert ledger is not None
+        while self._parked and ledger.available:
+            seat = self._parked.pop(0)
+            seat.parked = False
+            seat.worker = self._next_worker
+            seat.reserved = self.port.lease(seat)
+            self._next_worker += 1
+            self._join(seat, seat.worker)
+        if self._parked and not ledger.outstanding:
+            for seat in self._parked:
                 seat.parked = False
-                self._send(seat, Work(None))
+                seat.send(Leased(None))
+            self._parked = []
+
+    # -- who leaves --
 
     def _leave(self, seat: Seat, reason: str) -> None:
         worker, seat.worker = seat.worker, None
         if worker is None:
             return
+        self.port.leave(worker)
         self._driver.deliver(WorkerLeft(worker, reason), self.now)
-        waits_for_fate = sum(each.units for each in self._arrived.values() if each.seat is seat)
-        if self.ledger is not None and not waits_for_fate:
-            self.ledger.give_back(worker)
-        del self._members[worker]
 
     def _lose(self, seat: Seat, reason: str) -> None:
-        seat.gone, seat.parked = True, False
+        """The process has ended, or is about to."""
+        self._selector.unregister(seat.channel)
+        seat.gone = True
+        if seat.parked:
+            seat.parked = False
+            self._parked.remove(seat)
+        aggregation = self.port.aggregation
+        if aggregation is not None and aggregation.ledger is not None:
+            aggregation.ledger.abandon(seat.index)
         self._leave(seat, reason)
-        if reason != "finished" and all(each.gone for each in self.seats):
-            raise WorkerFailedError(
-                f"worker {seat.index}: {reason}, and it was the last; exit code {seat.process.exitcode}"
+        if reason == "finished" or seat.leaving:
+            return
+        seat.process.join(1.0)
+        died = f"worker {seat.index}: {reason} (exit code {seat.process.exitcode})"
+        if seat.process.exitcode == LAUNCHED_BY_A_WORKER:
+            raise ConfigurationError(
+                "a new process imports your script, and the script launches again: put the call of launch or fit under"
+                " `if __name__ == '__main__':`"
             )
+        if self._least is not None and len(self.active) < self._least:
+            self._replaced += 1
+            if self._replaced > MOST_REPLACEMENTS:
+                raise WorkerFailedError(f"{died}; {MOST_REPLACEMENTS} others that took its place died as well")
+            self._add_seat()
+        elif not self.active:
+            raise WorkerFailedError(f"{died}, and it was the last")
+        elif self.port.aggregation is None:
+            raise WorkerFailedError(f"{died} before the group began")
 
-    def _give_back(self, seat: Seat, units: int) -> None:
-        if self.ledger is not None and seat.worker is not None:
-            self.ledger.give_back(seat.worker, units)
+    def scale(self, workers: int) -> None:
+        """Make the group this large: new processes join, the newest ones leave once they handed in their gradient."""
+        active = self.active
+        for _ in range(len(active), workers):
+            self._add_seat()
+        for seat in active[workers:]:
+            seat.leaving = True
+            waits = seat.worker in self._coordinator.progress.waiting
+            if waits or seat.parked or seat.worker is None:
+                self._dismiss(seat)
 
-    def _send(self, seat: Seat, message: ToWorker) -> None:
-        with contextlib.suppress(OSError):  # it is dead; the end of its pipe will say so
-            seat.pipe.send_bytes(self._encode(message))
+    def _dismiss(self, seat: Seat) -> None:
+        if seat.parked:
+            seat.parked = False
+            self._parked.remove(seat)
+        self._leave(seat, "the group was made smaller")
+        seat.send(Stop())
+
+    # -- those who watch --
+
+    def _hear_control(self) -> None:
+        assert self._control is not None
+        for wanted in self._control.requests():
+            self.scale(wanted)
+            self._control.acknowledge(wanted)
+
+    def _hear_evaluator(self) -> None:
+        assert self._evaluator is not None
+        self._tell(self._evaluator.answer())
+
+    def _tell(self, evaluation: Evaluation) -> None:
+        for watcher in self._watchers:
+            watcher.evaluated(evaluation)
+
+    def _evaluate_if_due(self, aggregation: Aggregation) -> None:
+        store, every = aggregation.store, self._evaluate_every
+        if self._evaluator is None or self._evaluator.busy or every is None:
+            return
+        if store.samples >= self._evaluate_at + every:
+            self._evaluate_at = store.samples // every * every
+            self._evaluator.ask(store, self.port.replicas(), self.now)
+
+    def _evaluate_the_end(self) -> None:
+        """The last state is evaluated in any case; nobody trains any more, so this may wait."""
+        evaluator, aggregation = self._evaluator, self.port.aggregation
+        if evaluator is None or aggregation is None or self.interrupted:
+            return
+        if evaluator.busy:
+            self._tell(evaluator.answer())
+        if not evaluator.knows(aggregation.store.version):
+            assert self.ended_at is not None
+            evaluator.ask(aggregation.store, self.port.replicas(), self.ended_at)
+            self._tell(evaluator.answer())
+
+    def _measure(self) -> None:
+        aggregation = self.port.aggregation
+        if aggregation is None:
+            return
+        ledger = aggregation.ledger
+        measurement = Measurement(
+            seconds=self.now,
+            samples=aggregation.store.samples,
+            epoch=None if ledger is None else (ledger.applied + ledger.dropped) / ledger.samples,
+            epochs=self._epochs,
+            updates=aggregation.store.version,
+            workers=len(self.port.members),
+            learning_rate=aggregation.store.learning_rate,
+            loss=self._loss,
+        )
+        for watcher in self._watchers:
+            watcher.measured(measurement)
 
     def stop(self) -> None:
+        """Tell everybody that is still there that the run is over."""
+        self._measure()
+        self._selector.close()
         for seat in self.seats:
             if not seat.gone:
-                self._send(seat, Stop())
-
-    # -- the port --
-
-    def send_parameters(self, worker: int) -> None:
-        seat = self._members[worker]
-        assert seat.segment is not None and self.store is not None
-        pending = self._arrived.get(Gradient(worker, seat.clock))
-        if pending is not None:
-            pending.gradient = pending.gradient.clone()
-        seat.segment.parameters.copy_(self.store.flat)
-        seat.held = self.store.version
-        if seat.parked:
-            assert self.ledger is not None
-            seat.parked = False
-            self._send(seat, Work(self.ledger.lease(worker)))
-        else:
-            self._send(seat, Go())
-
-    def interrupt_worker(self, worker: int) -> None:
-        """Its segment must not be written while it computes: it says when it has stopped, and is served then."""
-        self._send(self._members[worker], Interrupt())
-
-    def apply_update(self, command: ApplyUpdate) -> Statistics | None:
-        assert self.store is not None
-        arrived = [self._arrived.pop(gradient) for gradient in command.gradients]
-        weights = command.weights or (1.0,) * len(arrived)
-        contributions = [
-            Contribution(each.gradient, each.samples, weight, each.loss)
-            for each, weight in zip(arrived, weights, strict=True)
-        ]
-        seen = statistics_of(contributions) if self.statistics else None
-        self.store.apply(contributions, self._samples_per_round())
-        if self.ledger is not None:
-            for gradient, each in zip(command.gradients, arrived, strict=True):
-                self.ledger.finish(gradient.worker, each.units)
-        return seen
-
-    def _samples_per_round(self) -> float:
-        """A full round of the present group: one batch of everybody."""
-        latest = [seat.samples for seat in self._members.values() if seat.samples]
-        return sum(latest) / len(latest) * len(self._members) if latest else 1.0
-
-    def discard_gradient(self, command: DiscardGradient) -> None:
-        arrived = self._arrived.pop(command.gradient)
-        if self.ledger is not None:
-            self.ledger.give_back(command.gradient.worker, arrived.units)
-
-    def wake_at(self, time: float) -> None:
-        self._wake_at = time
-
-    # -- what a run leaves behind --
-
-    def model_state(self) -> dict[str, Tensor]:
-        """The parameters, and the buffers averaged over the workers that have them."""
-        assert self.store is not None
-        state = {name: each.detach().clone() for name, each in self.store.parameters.items()}
-        segments = [seat.segment for seat in self.seats if seat.segment is not None]
-        mean = sum(segment.buffers for segment in segments) / len(segments)
-        return state | views(torch.as_tensor(mean), self.store.layout.buffers)
+                seat.send(Stop())

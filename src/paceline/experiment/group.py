@@ -1,0 +1,133 @@
+"""The group of a real run: how many workers, on which devices, and how slow each is made."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import torch
+
+from paceline.core.errors import ConfigurationError
+from paceline.core.spec import build
+from paceline.runtimes.iteration_times import read_iteration_times
+from paceline.runtimes.pace import Pace, Slowdown
+from paceline.runtimes.speeds import SPEEDS, Constant, Recorded, SpeedModel
+from paceline.training.parameters import LR_SCALINGS
+from paceline.training.worker import NOT_FINITE
+
+MOST_WORKERS = 1024
+
+
+class Group(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`least` and `most`: the range of an elastic group. At most one of intervals, speed and trace."""
+
+    workers: int
+    least: int | None = None
+    most: int | None = None
+    device: str = "auto"
+    slowdowns: tuple[Slowdown, ...] = ()
+    intervals: tuple[float, ...] | None = None
+    speed: str | None = None
+    trace: str | None = None
+
+    def check(self, *, epochs: int, lr_scaling: str, not_finite: str, evaluate_every: int | None) -> None:
+        """ConfigurationError if anything about a run with this group is impossible."""
+        for what, value in (("workers", self.workers), ("epochs", epochs), ("evaluate_every", evaluate_every)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigurationError(f"{what} is {value}; it must be at least 1")
+        if max(self.workers, self.most or 0) > MOST_WORKERS:
+            raise ConfigurationError(f"workers is {max(self.workers, self.most or 0)}; at most {MOST_WORKERS} fit here")
+        for what, given, known in (
+            ("lr_scaling", lr_scaling, LR_SCALINGS),
+            ("not_finite", not_finite, NOT_FINITE),
+        ):
+            if given not in known:
+                raise ConfigurationError(f"unknown {what} {given!r}; there are: {', '.join(known)}")
+        largest = self.workers if self.most is None else self.most
+        for each in self.slowdowns:
+            if not 0 <= each.worker < largest:
+                raise ConfigurationError(f"slowdown of worker {each.worker}: workers are 0 to {largest - 1}")
+            if not 1 <= each.factor < math.inf or not 0 <= each.begin < each.until:
+                raise ConfigurationError(
+                    f"slowdown of worker {each.worker} by {each.factor:g} from {each.begin:g} to {each.until:g}: the"
+                    " factor must be at least 1, and the beginning from 0 and before the end"
+                )
+        self.devices()
+        self.paces()
+
+    def threads(self) -> int:
+        """Of torch in each process: the cores, shared among the workers."""
+        return max(1, (os.cpu_count() or 1) // self.workers)
+
+    def devices(self) -> Callable[[int], str]:
+        """The device of the worker with this index."""
+        if self.device == "auto":
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            return lambda index: f"cuda:{index % count}" if count else "cpu"
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise ConfigurationError(
+                f"unknown device {self.device!r}; give cpu, cuda, cuda:1 or the like, or auto"
+            ) from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigurationError(f"device {self.device!r} was asked for, but there is no CUDA here")
+        if device.type == "cuda" and device.index is None:
+            return lambda index: f"cuda:{index % torch.cuda.device_count()}"
+        return lambda index: self.device
+
+    def paces(self) -> Callable[[int], Pace | None]:
+        """How slow the worker with this index is made. Who joins later takes the turn of an earlier one."""
+        given = [each for each in (self.intervals, self.speed, self.trace) if each is not None]
+        if len(given) > 1:
+            raise ConfigurationError("give emulated speeds at most one way: intervals, a speed, or a trace")
+        speeds: list[SpeedModel | None] = [None]
+        if self.intervals is not None:
+            if len(self.intervals) != self.workers or not all(0 < each < math.inf for each in self.intervals):
+                raise ConfigurationError(
+                    f"intervals must be {self.workers} numbers above 0, one per worker; there are {len(self.intervals)}"
+                )
+            speeds = [Constant(each) for each in self.intervals]
+        elif self.speed is not None:
+            speeds = [build(self.speed, SPEEDS, "speed")]
+        elif self.trace is not None:
+            speeds = [Recorded(times) for times in read_iteration_times(Path(self.trace)).values()]
+
+        def pace(index: int) -> Pace | None:
+            speed = speeds[index % len(speeds)]
+            slowdowns = tuple(each for each in self.slowdowns if each.worker == index)
+            return Pace(speed, slowdowns) if speed is not None or slowdowns else None
+
+        return pace
+
+
+def group_of(
+    workers: int | str,
+    *,
+    slowdown: Mapping[int, float] | None = None,
+    speed: str | None = None,
+    device: str = "auto",
+) -> Group:
+    """A group from what `launch` is given."""
+    slowdowns = tuple(Slowdown(worker, float(factor)) for worker, factor in (slowdown or {}).items())
+    number, least, most = size_of(workers)
+    return Group(number, least, most, device, slowdowns, speed=speed)
+
+
+def size_of(workers: int | str) -> tuple[int, int | None, int | None]:
+    """How many workers a group begins with, and its range: of 4, or of "2..4"."""
+    if isinstance(workers, int):
+        return workers, None, None
+    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", workers.strip())
+    if found is None:
+        raise ConfigurationError(f"workers {workers!r}: must be a number or a range, as in 4 or 2..4")
+    if found[2] is None:
+        return int(found[1]), None, None
+    least, most = int(found[1]), int(found[2])
+    if not 1 <= least <= most:
+        raise ConfigurationError(f"workers {workers!r}: a range begins with at least 1, and does not end below that")
+    return least, least, most

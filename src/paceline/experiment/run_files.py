@@ -1,0 +1,98 @@
+"""What a run leaves behind: a directory with its configuration, its trace, its metrics, its summary and its model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from paceline.core.errors import ConfigurationError
+from paceline.experiment.group import Group
+from paceline.recording.metrics import Summary
+from paceline.recording.progress_log import MetricsWriter
+from paceline.recording.trace import TraceWriter
+from paceline.runtimes.local.control import Control
+from paceline.training.checkpoint import save_state
+
+MODEL = Path("checkpoints") / "model.safetensors"
+
+
+class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """config.json: what a run was told."""
+
+    policy: str
+    group: Group
+    epochs: int
+    seed: int
+    lr_scaling: str
+    train: str
+
+
+class RunFiles:
+    """Open for as long as the run goes on. `finish` writes what is known only at its end."""
+
+    def __init__(self, directory: Path, policy: str) -> None:
+        self.directory = directory
+        self._policy = policy
+        self._finished = False
+
+    def __enter__(self) -> RunFiles:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if (self.directory / "trace.jsonl").exists():
+                raise ConfigurationError(f"{self.directory} holds a run already; choose another directory")
+            self.trace = TraceWriter(self.directory / "trace.jsonl", self._policy)
+            self.metrics = MetricsWriter(self.directory / "metrics.jsonl")
+            self.control = Control(self.directory)
+        except OSError as problem:
+            raise ConfigurationError(f"{self.directory}: cannot be written: {problem.strerror}") from None
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.finish(0.0, None)
+        self.control.close()
+
+    def write_configuration(
+        self, *, policy: str, group: Group, epochs: int, seed: int, lr_scaling: str, train: Callable[..., Any]
+    ) -> None:
+        name = f"{getattr(train, '__module__', '')}.{getattr(train, '__qualname__', type(train).__name__)}"
+        self._write("config.json", Configuration(policy, group, epochs, seed, lr_scaling, name))
+
+    def finish(self, end: float, result: tuple[dict[str, Tensor], Summary, int] | None) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        self.trace.close(end)
+        self.metrics.close()
+        if result is not None:
+            state, summary, samples = result
+            self._write("summary.json", summary)
+            save_state(state, self.directory / MODEL, {"policy": self._policy, "samples": str(samples)})
+
+    def _write(self, name: str, content: Any) -> None:
+        (self.directory / name).write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def read_configuration(directory: Path) -> Configuration:
+    """What the run in this directory was told; ConfigurationError if there is none."""
+    path = directory / "config.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Configuration)
+    except OSError as problem:
+        raise ConfigurationError(f"{path}: cannot be read: {problem.strerror}; is this a run directory?") from None
+    except msgspec.DecodeError as problem:
+        raise ConfigurationError(f"{path}: is not the configuration of a training run: {problem}") from None
+
+
+def fresh_directory(below: Path, name: str) -> Path:
+    """A directory that does not exist yet, named after the moment and the run."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    for number in range(1, 1000):
+        directory = below / (stem if number == 1 else f"{stem}-{number}")
+        if not directory.exists():
+            return directory
+    raise ConfigurationError(f"{below}: too many runs named {stem}")

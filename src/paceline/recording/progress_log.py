@@ -1,0 +1,76 @@
+"""What a training run tells while it goes on: how far it is, and what evaluations found. Kept as metrics.jsonl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeAlias
+
+import msgspec
+
+from paceline.core.errors import ConfigurationError
+
+
+class Measurement(msgspec.Struct, frozen=True, tag=True):
+    """How far a run is."""
+
+    seconds: float
+    samples: int  # whose gradients became part of an update
+    epoch: float | None  # None: the workers bring batches of their own, of which nobody knows the number
+    epochs: int
+    updates: int
+    workers: int
+    learning_rate: float
+    loss: float | None  # a running mean over the latest pushes
+
+
+class Evaluation(msgspec.Struct, frozen=True, tag=True):
+    """What the evaluation found on a state of the model, and when training had reached that state."""
+
+    seconds: float
+    samples: int
+    version: int
+    figures: dict[str, float]
+
+
+Line: TypeAlias = Measurement | Evaluation
+
+
+class Watcher(Protocol):
+    """Whoever wants to see a run while it goes on."""
+
+    def measured(self, measurement: Measurement) -> None: ...
+
+    def evaluated(self, evaluation: Evaluation) -> None: ...
+
+
+class MetricsWriter:
+    """Appends every line as it comes, so that a run that is killed leaves what it had."""
+
+    def __init__(self, path: Path, every: float = 1.0) -> None:
+        """`every`: seconds between two measurements that are kept."""
+        try:
+            self._file: BinaryIO = path.open("wb", buffering=0)
+        except OSError as problem:
+            raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
+        self._every = every
+        self._next = 0.0
+
+    def measured(self, measurement: Measurement) -> None:
+        if measurement.seconds >= self._next:
+            self._next = measurement.seconds + self._every
+            self._write(measurement)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        self._write(evaluation)
+
+    def _write(self, line: Line) -> None:
+        self._file.write(msgspec.json.encode(line) + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[Line]:
+    """The whole lines of a metrics.jsonl."""
+    decoder = msgspec.json.Decoder(Line)
+    return [decoder.decode(line) for line in path.read_bytes().splitlines() if line.endswith(b"}")]

@@ -1,0 +1,115 @@
+"""Messages over a pair of pipes: one line of JSON each, and nobody else reads along."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+In = TypeVar("In")
+Out = TypeVar("Out", bound=msgspec.Struct)
+
+AT_ONCE = 1 << 16  # bytes: what a pipe holds
+
+
+class ClosedError(Exception):
+    """The other side is gone."""
+
+
+class ShortWait:
+    """Looks for an answer a few times before falling asleep, where answers have been quick.
+
+    To be woken from sleep on another core takes a hundred microseconds, more than a small model's whole update. Who
+    waited long the last time sleeps at once, so that no core is kept busy by waiting for a slow worker.
+    """
+
+    LONGEST = 500e-6  # seconds: the two wake-ups of a cycle in which the other side sleeps
+    TRY_AGAIN = 16  # waits after which it is tried again all the same
+
+    def __init__(self) -> None:
+        self._asleep = 0
+
+    def pays_off(self, ready: Callable[[], bool]) -> bool:
+        """Whether it is ready within a moment; if not, the caller should fall asleep."""
+        if self._asleep:
+            self._asleep -= 1
+            return ready()
+        end = time.monotonic() + self.LONGEST
+        while not ready():
+            if time.monotonic() > end:
+                self._asleep = self.TRY_AGAIN
+                return False
+            os.sched_yield()
+        return True
+
+
+class Channel(Generic[In, Out]):
+    """One end. `incoming` is the type of what arrives here."""
+
+    def __init__(self, reading: int, writing: int, incoming: Any) -> None:
+        self._reading = reading
+        self._writing = writing
+        self._encode = msgspec.json.Encoder().encode
+        self._decode = msgspec.json.Decoder(incoming).decode
+        self._waiting: deque[bytes] = deque()  # whole lines that were read
+        self._cut_off = b""  # the beginning of a line whose end has not arrived yet
+        self._short_wait = ShortWait()
+        os.set_blocking(reading, False)
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def send(self, message: Out) -> None:
+        line = self._encode(message) + b"\n"
+        try:
+            written = os.write(self._writing, line)
+            while written < len(line):
+                written += os.write(self._writing, line[written:])
+        except OSError:
+            raise ClosedError from None
+
+    def receive(self) -> In:
+        """The next message; waits for it."""
+        if not self._short_wait.pays_off(self._read):
+            while not self._waiting:
+                select.select([self._reading], [], [])
+                self._read()
+        message: In = self._decode(self._waiting.popleft())
+        return message
+
+    def received(self) -> list[In]:
+        """All that has arrived."""
+        self._read()
+        messages = [self._decode(line) for line in self._waiting]
+        self._waiting.clear()
+        return messages
+
+    def has_message(self, timeout: float = 0.0) -> bool:
+        """Whether something arrives within so many seconds."""
+        return self._read() or (timeout > 0 and bool(select.select([self._reading], [], [], timeout)[0]))
+
+    def _read(self) -> bool:
+        """Whether a whole message is here."""
+        if self._waiting:
+            return True
+        try:
+            piece = os.read(self._reading, AT_ONCE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            piece = b""
+        if not piece:
+            raise ClosedError
+        *lines, self._cut_off = (self._cut_off + piece).split(b"\n")
+        self._waiting.extend(lines)
+        return bool(lines)
+
+    def close(self) -> None:
+        for descriptor in {self._reading, self._writing} - {-1}:
+            os.close(descriptor)
+        self._reading = self._writing = -1

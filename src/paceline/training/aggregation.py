@@ -1,0 +1,89 @@
+"""From gradients that arrived to updates: every runtime that trains has one of these.
+
+It knows the gradients without a fate, makes an update of those that the policy names, and tells the ledger what became
+of the samples behind each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Statistics
+from paceline.training.data import WorkLedger
+from paceline.training.parameters import Contribution, ParameterStore, statistics_of
+
+
+@dataclass
+class Arrived:
+    """A gradient without a fate."""
+
+    gradient: Tensor
+    samples: int
+    units: int
+    loss: float | None
+
+
+@dataclass
+class Aggregation:
+    store: ParameterStore
+    statistics: bool  # whether anybody wants to know about the gradients of an update
+    ledger: WorkLedger | None = None  # None: the workers bring batches of their own
+    discarded_samples: int = 0  # of batches of their own, which nobody can give back
+    _arrived: dict[Gradient, Arrived] = field(default_factory=dict)
+    _batches: dict[int, int] = field(default_factory=dict)  # each member's latest batch
+    _samples: int = 0  # in all of these
+    _round: float = 1.0
+
+    def arrive(self, gradient: Gradient, tensor: Tensor, samples: int, units: int, loss: float | None) -> None:
+        """It stays where it lies until its fate is decided, so nobody may write there."""
+        self._arrived[gradient] = Arrived(tensor, samples, units, loss)
+        self._samples += samples - self._batches.get(gradient.worker, 0)
+        self._batches[gradient.worker] = samples
+
+    def move_aside(self, gradient: Gradient) -> None:
+        """Its worker goes on before its fate is decided, and will need the memory where it lies."""
+        arrived = self._arrived.get(gradient)
+        if arrived is not None:
+            arrived.gradient = arrived.gradient.clone()
+
+    def leave(self, worker: int) -> None:
+        """The worker is gone, and its next batches with it. What it pushed keeps its units until its fate is known."""
+        self._samples -= self._batches.pop(worker, 0)
+        pending = [gradient for gradient in self._arrived if gradient.worker == worker]
+        for gradient in pending:
+            self.move_aside(gradient)  # its process may come back, under another id
+        if self.ledger is not None:
+            units = sum(self._arrived[gradient].units for gradient in pending)
+            self.ledger.give_back_newest(worker, self.ledger.leased_by(worker) - units)
+
+    def apply(self, command: ApplyUpdate, members: int) -> Statistics | None:
+        arrived = [self._arrived.pop(gradient) for gradient in command.gradients]
+        weights = command.weights or (1.0,) * len(arrived)
+        contributions = [
+            Contribution(each.gradient, each.samples, weight, each.loss)
+            for each, weight in zip(arrived, weights, strict=True)
+        ]
+        seen = statistics_of(contributions) if self.statistics else None
+        self.store.apply(contributions, self._samples_per_round(members))
+        if self.ledger is not None:
+            for gradient, each in zip(command.gradients, arrived, strict=True):
+                self.ledger.finish(gradient.worker, each.units)
+        return seen
+
+    def _samples_per_round(self, members: int) -> float:
+        """A full round of the present group: one batch of everybody; who has not pushed yet counts as the average.
+
+        When the last one has left, what it left behind is measured by the last round that there was.
+        """
+        if self._batches and members:
+            self._round = self._samples / len(self._batches) * members
+        return self._round
+
+    def discard(self, command: DiscardGradient) -> None:
+        arrived = self._arrived.pop(command.gradient)
+        if self.ledger is not None and arrived.units:
+            self.ledger.give_back(command.gradient.worker, arrived.units)
+        else:
+            self.discarded_samples += arrived.samples

@@ -1,0 +1,89 @@
+"""A worker's model and the segment that it shares with the server: gradients go out, parameters come in.
+
+On the CPU the model lives in the segment: its parameters are views of it, and a pull costs the worker nothing. On any
+other device it stays there, and both directions are a copy through the segment, which is pinned for CUDA.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.training.layout import Segment, views
+
+
+class Replica:
+    def __init__(self, model: nn.Module, segment: Segment, *, staged: bool | None = None) -> None:
+        """Put the model's state into the segment. `staged`: copy in both directions; None: as the device needs."""
+        self.parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self.segment = segment
+        device = next(iter(self.parameters.values())).device
+        self._staged = device.type != "cpu" if staged is None else staged
+        self._incoming = views(segment.parameters, segment.layout.parameters)
+        self._slots = views(segment.gradient, segment.layout.parameters)
+        frozen = {name: each for name, each in model.named_parameters() if not each.requires_grad}
+        self._others: dict[str, Tensor] = frozen | dict(model.named_buffers())
+        if device.type == "cuda":
+            _pin(segment.memory)
+        self._slot_list = list(self._slots.values())
+        self._on_device = list(self.parameters.values())
+        with torch.no_grad():
+            for name, each in self.parameters.items():
+                self._incoming[name].copy_(each)
+                if not self._staged:
+                    each.data = self._incoming[name]
+            for name, other in self._others.items():
+                segment.others[name].copy_(other)
+                if not self._staged:
+                    other.data = segment.others[name]
+
+    def without_gradient(self) -> str | None:
+        """The name of a parameter that has none."""
+        for name, each in self.parameters.items():
+            if each.grad is None:
+                return name
+        return None
+
+    def hand_in(self) -> bool:
+        """Copy the gradients, and what the model keeps in buffers, into the segment; False: they are not all finite."""
+        gradients = [each.grad for each in self._on_device]
+        with torch.no_grad():
+            torch._foreach_copy_(self._slot_list, gradients, non_blocking=self._staged)  # type: ignore[arg-type]
+            if self._staged:
+                for name, other in self._others.items():
+                    self.segment.others[name].copy_(other, non_blocking=True)
+                _synchronize(self._on_device[0].device)
+        # The sum of finite numbers may overflow, so it only raises a suspicion.
+        return math.isfinite(self.segment.gradient.sum().item()) or self.not_finite() is None
+
+    def not_finite(self) -> str | None:
+        """The name of a parameter whose gradient is not finite."""
+        return next((name for name, slot in self._slots.items() if not torch.isfinite(slot).all()), None)
+
+    def take(self) -> None:
+        """Take over the parameters that the server has put into the segment."""
+        if self._staged:
+            with torch.no_grad():
+                for name, each in self.parameters.items():
+                    each.copy_(self._incoming[name], non_blocking=True)
+                _synchronize(self._on_device[0].device)
+
+    def take_others(self) -> None:
+        """Take over buffers and frozen parameters as well: who joins late starts with the group's."""
+        if self._staged:
+            for name, other in self._others.items():
+                other.data.copy_(self.segment.others[name])
+
+
+def _pin(memory: Tensor) -> None:
+    """Lock the segment's pages, so that the GPU copies to and from them directly."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
