@@ -1,148 +1,84 @@
-"""The torch side without processes: the ledger of work, the layout of models, and the parameter store."""
+"""The torch side without processes: updates, their statistics, what becomes of each gradient, tasks and checkpoints."""
 
 from __future__ import annotations
 
-import hypothesis.strategies as st
+from functools import partial
+from pathlib import Path
+
 import pytest
 import torch
-from hypothesis import given
-from torch import nn
+import torch.nn.functional as F
+from fake_link import FakeLink, flat_of, store_of
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from paceline.core.errors import ConfigurationError
-from paceline.training.data import Unit, WorkLedger, order_of
-from paceline.training.layout import Layout, Segment, difference, layout_of
-from paceline.training.parameters import Contribution, OptimizerSpec, ParameterStore, statistics_of
-
-# -- the ledger --
-
-
-@given(
-    samples=st.integers(1, 30),
-    batch=st.integers(1, 12),
-    epochs=st.integers(1, 3),
-    fates=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["finish", "give back", "die"])), max_size=60),
-)
-def test_every_sample_is_applied_once_per_epoch_whatever_happens(
-    samples: int, batch: int, epochs: int, fates: list[tuple[int, str]]
-) -> None:
-    ledger = WorkLedger(samples, batch, epochs)
-    used: dict[tuple[int, int], int] = {}
-    held: dict[int, list[Unit]] = {}
-
-    def finish(worker: int) -> None:
-        unit = held[worker].pop(0)
-        ledger.finish(worker)
-        for position in range(unit.begin, unit.end):
-            used[unit.epoch, position] = used.get((unit.epoch, position), 0) + 1
-
-    for worker, fate in fates:
-        unit = ledger.lease(worker)
-        if unit is None:
-            break
-        held.setdefault(worker, []).append(unit)
-        if fate == "finish":
-            finish(worker)
-        else:
-            ledger.give_back(worker, 1 if fate == "give back" else None)
-            held[worker] = held[worker][1:] if fate == "give back" else []
-    for worker, units in held.items():
-        for _ in list(units):
-            finish(worker)
-    while (unit := ledger.lease(9)) is not None:
-        held.setdefault(9, []).append(unit)
-        finish(9)
-    assert ledger.complete and ledger.outstanding == 0 and ledger.returned == 0
-    assert used == {(epoch, position): 1 for epoch in range(epochs) for position in range(samples)}
+from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient
+from paceline.training.aggregation import Aggregation
+from paceline.training.checkpoint import load_state, save_state
+from paceline.training.data import WorkLedger, order_of
+from paceline.training.parameters import Contribution, ParameterStore, statistics_of
+from paceline.training.task import EVALUATED_AT_ONCE, Task
+from paceline.training.worker import Worker
 
 
-def test_an_epoch_is_a_permutation_that_every_process_computes_alike() -> None:
-    assert torch.equal(order_of(50, 3, 1), order_of(50, 3, 1))
-    assert not torch.equal(order_of(50, 3, 1), order_of(50, 3, 2))
-    assert sorted(order_of(50, 3, 1).tolist()) == list(range(50))
+def two_zeros() -> nn.Module:
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return model
 
 
-def test_a_ledger_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="the data set is empty"):
-        WorkLedger(0, 8, 1)
-    with pytest.raises(ConfigurationError, match="batch_size is 0; it must be at least 1"):
-        WorkLedger(5, 0, 1)
-
-
-# -- the layout --
-
-
-def test_a_model_lives_in_its_segment() -> None:
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    before = {name: each.clone() for name, each in model.state_dict().items()}
-    layout = layout_of(model)
-    flat = torch.zeros(layout.segment_bytes // 4)
-    segment = Segment(layout, flat)
-    segment.bind(model)
-    for name, each in model.state_dict().items():
-        assert torch.equal(each, before[name])
-    segment.parameters.fill_(0.5)
-    assert all(bool((each == 0.5).all()) for each in model.parameters())
-    model(torch.randn(8, 3)).sum().backward()
-    assert segment.gradient.abs().sum() > 0
-    assert torch.equal(segment.buffers[:2], model[1].running_mean)  # type: ignore[arg-type]
-
-
-def test_models_that_cannot_be_laid_out_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="nothing to train"):
-        layout_of(nn.ReLU())
-    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    with pytest.raises(ConfigurationError, match="parameters of float32 and float64; one type is needed"):
-        layout_of(mixed)
-
-
-def test_the_first_difference_between_two_models_is_named() -> None:
-    one = layout_of(nn.Sequential(nn.Linear(3, 2)))
-    wider = layout_of(nn.Sequential(nn.Linear(4, 2)))
-    assert difference(one, wider) == "its parameter '0.weight' has shape (2, 4), not (2, 3)"
-    assert difference(one, layout_of(nn.Linear(3, 2))) == "it has no parameter '0.weight'"
-    longer = layout_of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)))
-    assert "it has a parameter '1.bias' that the others do not have" in difference(one, longer)
-    assert "differ" in difference(one, Layout("float64", one.parameters, one.buffers))
+def sgd(lr_scaling: str = "linear", lr: float = 1.0) -> ParameterStore:
+    return store_of(two_zeros(), torch.optim.SGD, lr_scaling, lr=lr)
 
 
 # -- the store --
 
 
-def store_of(lr_scaling: str = "linear", **arguments: float) -> ParameterStore:
-    layout = layout_of(nn.Linear(2, 1, bias=False))
-    spec = OptimizerSpec(torch.optim.SGD, {"lr": 1.0, **arguments}, [(["weight"], {})])
-    return ParameterStore(layout, torch.zeros(2), spec, lr_scaling)
-
-
 def test_an_update_is_the_mean_over_samples() -> None:
-    store = store_of()
+    store = sgd()
     one, three = torch.tensor([4.0, 0.0]), torch.tensor([0.0, 4.0])
     store.apply([Contribution(one, 1), Contribution(three, 3)], samples_per_round=4)
-    assert store.flat.tolist() == [-1.0, -3.0] and store.version == 1
+    assert store.flat.tolist() == [-1.0, -3.0] and store.version == 1 and store.samples == 4
+    assert store.parameters["weight"].tolist() == [[-1.0, -3.0]]
 
 
 def test_weights_multiply_before_the_division_by_samples() -> None:
-    store = store_of()
-    gradient = torch.tensor([2.0, 2.0])
-    store.apply([Contribution(gradient, 1, 0.5), Contribution(gradient, 1, 1.0)], samples_per_round=2)
+    store = sgd()
+    gradients = torch.full((2, 2), 2.0)
+    store.apply([Contribution(gradients[0], 1, 0.5), Contribution(gradients[1], 1, 1.0)], samples_per_round=2)
     assert store.flat.tolist() == [-1.5, -1.5]
+    store.apply([Contribution(torch.ones(2), 2, 0.5)], samples_per_round=2)
+    assert store.flat.tolist() == [-2.0, -2.0]
 
 
 @pytest.mark.parametrize(("scaling", "expected"), [("linear", -0.25), ("sqrt", -0.5), ("none", -1.0)])
 def test_the_learning_rate_follows_the_share_of_a_round(scaling: str, expected: float) -> None:
-    store = store_of(scaling)
+    store = sgd(scaling)
     store.apply([Contribution(torch.ones(2), 8)], samples_per_round=32)
     assert store.flat.tolist() == [expected, expected]
-    assert store.optimizer.param_groups[0]["lr"] == 1.0
+    assert store.optimizer.param_groups[0]["lr"] == store.learning_rate == 1.0
     store.apply([Contribution(torch.ones(2), 64)], samples_per_round=32)  # never more than a round
     assert store.flat.tolist() == [expected - 1, expected - 1]
 
 
+def test_the_store_keeps_a_copy_of_what_it_began_with() -> None:
+    model = two_zeros()
+    store = store_of(model, lr=1.0)
+    store.apply([Contribution(torch.ones(2), 1)], samples_per_round=1)
+    assert model.weight.tolist() == [[0.0, 0.0]] and store.flat.tolist() == [-1.0, -1.0]
+
+
 def test_an_optimizer_that_cannot_be_made_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"SGD cannot be made: .*learning rate"):
-        store_of(lr=-1.0)
+        sgd(lr=-1.0)
+    with pytest.raises(ConfigurationError, match=r"SGD cannot be made: .*'speed'"):
+        store_of(two_zeros(), speed=1.0)
     with pytest.raises(ConfigurationError, match="unknown lr_scaling 'half'; there are: linear, sqrt, none"):
-        store_of("half")
+        sgd("half")
+
+
+# -- statistics --
 
 
 def test_statistics_of_an_update_in_closed_form() -> None:
@@ -154,3 +90,222 @@ def test_statistics_of_an_update_in_closed_form() -> None:
     assert seen.variance == pytest.approx(float(((gradients - mean) ** 2).sum() / 2))
     alone = statistics_of([Contribution(gradients[0], 1)])
     assert alone.variance is None and alone.loss is None and alone.squared_norm == 1.0
+
+
+def test_equal_gradients_have_no_variance_and_unknown_losses_are_left_out() -> None:
+    same = torch.full((7,), 0.1)
+    seen = statistics_of([Contribution(same, 1, loss=2.0), Contribution(same.clone(), 1), Contribution(same.clone(), 1)])
+    assert seen.variance is not None and 0 <= seen.variance < 1e-9 and seen.loss == 2.0
+
+
+# -- from gradients to updates --
+
+
+def arrive(aggregation: Aggregation, worker: int, clock: int, gradient: Tensor, samples: int = 2) -> Gradient:
+    """A push of one unit, which is leased here as well."""
+    if aggregation.ledger is not None:
+        aggregation.ledger.lease(worker, samples)
+    named = Gradient(worker, clock)
+    aggregation.arrive(named, gradient, samples, 0 if aggregation.ledger is None else 1, None)
+    return named
+
+
+def test_an_update_is_made_of_the_gradients_that_are_named_and_their_samples_are_done() -> None:
+    ledger = WorkLedger(6, 1)
+    aggregation = Aggregation(sgd(), statistics=True, ledger=ledger)
+    first = arrive(aggregation, 0, 1, torch.tensor([2.0, 0.0]))
+    arrive(aggregation, 1, 1, torch.tensor([9.0, 9.0]))
+    third = arrive(aggregation, 2, 1, torch.tensor([0.0, 4.0]))
+    seen = aggregation.apply(ApplyUpdate((first, third)), members=2)
+    assert aggregation.store.flat.tolist() == [-1.0, -2.0]
+    assert seen is not None and seen.gradients == 2 and seen.squared_norm == 1.0 + 4.0
+    assert ledger.applied == 4 and ledger.outstanding == 1
+
+
+def test_statistics_are_computed_only_for_who_wants_them() -> None:
+    aggregation = Aggregation(sgd(), statistics=False)
+    first = arrive(aggregation, 0, 1, torch.ones(2))
+    assert aggregation.apply(ApplyUpdate((first,)), members=1) is None
+
+
+def test_the_weights_of_a_policy_are_used() -> None:
+    aggregation = Aggregation(sgd(), statistics=False)
+    both = (arrive(aggregation, 0, 1, torch.ones(2)), arrive(aggregation, 1, 1, torch.ones(2)))
+    aggregation.apply(ApplyUpdate(both, (0.5, 0.0)), members=2)
+    assert aggregation.store.flat.tolist() == [-0.25, -0.25]
+
+
+def test_a_round_is_one_batch_of_everybody_and_who_has_not_pushed_counts_as_the_average() -> None:
+    aggregation = Aggregation(sgd(), statistics=False)
+    large = arrive(aggregation, 0, 1, torch.ones(2), samples=6)
+    small = arrive(aggregation, 1, 1, torch.ones(2), samples=2)
+    aggregation.apply(ApplyUpdate((small,)), members=4)  # 2 of (6 + 2) / 2 * 4
+    assert aggregation.store.flat.tolist() == [-0.125, -0.125]
+    aggregation.leave(0)
+    aggregation.apply(ApplyUpdate((large,)), members=1)  # 6 of 2: never more than a round
+    assert aggregation.store.flat.tolist() == [-1.125, -1.125]
+
+
+def test_what_the_last_worker_left_behind_is_measured_by_the_last_round_that_there_was() -> None:
+    aggregation = Aggregation(sgd(), statistics=False)
+    first = arrive(aggregation, 0, 1, torch.ones(2), samples=4)
+    second = arrive(aggregation, 1, 1, torch.ones(2), samples=4)
+    aggregation.apply(ApplyUpdate((first,)), members=2)
+    aggregation.leave(0)
+    aggregation.leave(1)
+    aggregation.apply(ApplyUpdate((second,)), members=0)
+    assert aggregation.store.flat.tolist() == [-1.0, -1.0]
+
+
+def test_a_gradient_moved_aside_survives_what_its_worker_writes_next() -> None:
+    aggregation = Aggregation(sgd(), statistics=False)
+    slot = torch.ones(2)
+    first = arrive(aggregation, 0, 1, slot)
+    aggregation.move_aside(first)
+    aggregation.move_aside(Gradient(5, 1))  # whose fate is known already
+    slot.fill_(100.0)
+    aggregation.apply(ApplyUpdate((first,)), members=1)
+    assert aggregation.store.flat.tolist() == [-1.0, -1.0] and slot.tolist() == [100.0, 100.0]
+
+
+def test_a_worker_that_leaves_gives_back_what_it_was_at_and_keeps_what_it_pushed() -> None:
+    ledger = WorkLedger(6, 1)
+    aggregation = Aggregation(sgd(), statistics=False, ledger=ledger)
+    slot = torch.ones(2)
+    pushed = arrive(aggregation, 0, 1, slot)
+    ledger.lease(0, 2)
+    aggregation.leave(0)
+    slot.fill_(100.0)  # its process came back
+    assert ledger.leased_by(0) == 1
+    again = ledger.lease(1, 9)
+    assert again is not None and (again.begin, again.end) == (2, 4)
+    aggregation.apply(ApplyUpdate((pushed,)), members=1)
+    assert ledger.applied == 2 and aggregation.store.flat.tolist() == [-1.0, -1.0]
+    aggregation.leave(7)  # who never pushed
+
+
+def test_the_samples_of_a_discarded_gradient_go_back_or_are_counted_where_nobody_can_give_them_back() -> None:
+    ledger = WorkLedger(6, 1)
+    aggregation = Aggregation(sgd(), statistics=False, ledger=ledger)
+    late = arrive(aggregation, 0, 1, torch.ones(2))
+    aggregation.discard(DiscardGradient(late, "late"))
+    assert ledger.available and ledger.outstanding == 0 and aggregation.discarded_samples == 0
+    own = Aggregation(sgd(), statistics=False)
+    own.discard(DiscardGradient(arrive(own, 0, 1, torch.ones(2), samples=5), "late"))
+    assert own.discarded_samples == 5
+
+
+def test_the_samples_that_go_back_are_those_of_the_gradient_that_was_discarded() -> None:
+    """A policy may take the newer one of two gradients of a worker, and its commands apply before they discard."""
+    ledger = WorkLedger(5, 1)
+    aggregation = Aggregation(sgd(), statistics=False, ledger=ledger)
+    older = arrive(aggregation, 0, 1, torch.ones(2), samples=2)
+    newer = arrive(aggregation, 0, 2, torch.ones(2), samples=3)
+    aggregation.apply(ApplyUpdate((newer,)), members=1)
+    aggregation.discard(DiscardGradient(older, "too old"))
+    assert ledger.applied == 3
+    back = ledger.lease(1, 9)
+    assert back is not None and (back.begin, back.end) == (0, 2)
+
+
+# -- tasks --
+
+
+def classes(samples: int = EVALUATED_AT_ONCE + 88) -> TensorDataset:
+    x = torch.randn(samples, 4, generator=torch.Generator().manual_seed(2))
+    return TensorDataset(x, (x.sum(1) > 0).long() + (x[:, 0] > 1).long())
+
+
+def classifier() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+
+
+def test_an_evaluation_gives_loss_and_accuracy_of_the_whole_test_set() -> None:
+    test = classes()
+    task = Task(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), F.cross_entropy, test, test)
+    state = classifier().state_dict()
+    figures = task.evaluate(state)
+    x, y = test.tensors
+    output = x @ state["0.weight"].T + state["0.bias"]
+    assert figures.keys() == {"loss", "accuracy"}
+    assert figures["accuracy"] == pytest.approx((output.argmax(1) == y).double().mean().item(), abs=1e-12)
+    assert figures["loss"] == pytest.approx(F.cross_entropy(output, y).item(), rel=1e-6)
+
+
+def test_a_metric_takes_the_place_of_accuracy() -> None:
+    test = classes()
+    task = Task(classifier(), F.cross_entropy, test, test, metric=lambda output, y: (y == 1).float().mean())
+    figures = task.evaluate(classifier().state_dict())
+    assert figures.keys() == {"loss", "metric"}
+    assert figures["metric"] == pytest.approx((test.tensors[1] == 1).double().mean().item(), rel=1e-6)
+
+
+def test_a_regression_has_no_accuracy() -> None:
+    x = torch.randn(20, 4)
+    test = TensorDataset(x, torch.zeros(20, 1))
+    figures = Task(nn.Linear(4, 1), F.mse_loss, test, test).evaluate(nn.Linear(4, 1).state_dict())
+    assert figures.keys() == {"loss"}
+
+
+def test_pictures_with_a_class_for_every_pixel_have_an_accuracy() -> None:
+    torch.manual_seed(4)
+    test = TensorDataset(torch.randn(6, 2, 3, 3), torch.ones(6, 3, 3).long())
+    model = nn.Conv2d(2, 2, 1)
+    figures = Task(model, F.cross_entropy, test, test).evaluate(model.state_dict())
+    right = (model(test.tensors[0]).argmax(1) == 1).double().mean().item()
+    assert figures["accuracy"] == pytest.approx(right, abs=1e-12)
+
+
+def test_a_task_learns_what_a_plain_loop_learns_bit_for_bit() -> None:
+    train, model, same = classes(40), nn.Linear(4, 3), nn.Linear(4, 3)
+    same.load_state_dict(model.state_dict())
+    optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    link = FakeLink(epochs=2)
+    Task(model, F.cross_entropy, train, optimizer=optimizer, batch_size=16).learn(Worker(0, link, seed=5, epochs=2))
+    plain = optimizer(same.parameters())
+    losses = []
+    for indices in [*order_of(40, 5, 0).split(16), *order_of(40, 5, 1).split(16)]:
+        plain.zero_grad()
+        loss = F.cross_entropy(same(train.tensors[0][indices]), train.tensors[1][indices])
+        loss.backward()
+        plain.step()
+        losses.append(loss.item())
+    assert torch.equal(flat_of(model), flat_of(same))
+    assert [each.samples for each in link.pushed] == [16, 16, 8] * 2
+    assert [each.loss for each in link.pushed] == losses
+    assert link.ledger is not None and link.ledger.complete
+
+
+def test_the_optimizer_of_a_task_is_a_class_or_a_partial_of_one() -> None:
+    def task(optimizer: object) -> Task:
+        return Task(classifier(), F.cross_entropy, classes(4), optimizer=optimizer)  # type: ignore[arg-type]
+
+    assert task(torch.optim.Adam).optimizer_parts() == (torch.optim.Adam, {})
+    assert task(partial(torch.optim.SGD, lr=0.5)).optimizer_parts() == (torch.optim.SGD, {"lr": 0.5})
+    with pytest.raises(ConfigurationError, match="name the optimizer's arguments"):
+        task(partial(torch.optim.SGD, 0.5)).optimizer_parts()
+    for wrong in ("sgd", torch.optim.SGD(classifier().parameters(), lr=0.1), partial(print)):
+        with pytest.raises(ConfigurationError, match="optimizer class"):
+            task(wrong).optimizer_parts()
+
+
+# -- checkpoints --
+
+
+def test_a_state_comes_back_from_a_file_with_tied_and_turned_tensors(tmp_path: Path) -> None:
+    weight = torch.arange(6.0).view(2, 3)
+    state = {"a": weight, "tied": weight, "turned": weight.t(), "count": torch.tensor(7), "mask": torch.tensor([True])}
+    path = tmp_path / "new" / "model.safetensors"
+    save_state(state, path, {"policy": "bsp"})
+    found = load_state(path)
+    assert found.keys() == state.keys() and all(torch.equal(found[key], state[key]) for key in state)
+    assert found["count"].dtype == torch.int64 and list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"missing\.safetensors: cannot be read as a model's state"):
+        load_state(tmp_path / "missing.safetensors")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ConfigurationError, match="text: cannot be read as a model's state"):
+        load_state(tmp_path / "text")

@@ -9,7 +9,10 @@ import typer
 from paceline import __version__
 from paceline.cli.policies import policies
 from paceline.cli.replay import replay
+from paceline.cli.run import run_command
+from paceline.cli.scale import scale_command
 from paceline.cli.simulate import simulate_command
+from paceline.cli.train import train_command
 
 app = typer.Typer(
     name="paceline",
@@ -19,6 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("train")(train_command)
+app.command("run")(run_command)
+app.command("scale")(scale_command)
 app.command()(policies)
 app.command("simulate")(simulate_command)
 app.command()(replay)

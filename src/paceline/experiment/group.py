@@ -9,15 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
-import torch
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.spec import build
 from paceline.runtimes.iteration_times import read_iteration_times
 from paceline.runtimes.pace import Pace, Slowdown
 from paceline.runtimes.speeds import SPEEDS, Constant, Recorded, SpeedModel
-from paceline.training.parameters import LR_SCALINGS
-from paceline.training.worker import NOT_FINITE
+from paceline.training.choices import LR_SCALINGS, NOT_FINITE
 
 MOST_WORKERS = 1024
 
@@ -65,6 +63,8 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def devices(self) -> Callable[[int], str]:
         """The device of the worker with this index."""
+        import torch  # takes a second, and a command that only prints its help shall not wait for it
+
         if self.device == "auto":
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
             return lambda index: f"cuda:{index % count}" if count else "cpu"

@@ -37,7 +37,7 @@ class DBW(FreshGradients):
     summary = "chooses k before each update for the most progress per second"
     paper = "Xu et al. 2020, arXiv 2004.14696"
 
-    learning_rate: float = parameter(0.05, "eta, the optimizer's learning rate for a full round", above=0)
+    learning_rate: float = parameter(0.05, "eta for a full round, where the optimizer's own rate is not known", above=0)
     rate: str = parameter("proportional", "how the learning rate depends on k", choices=("proportional", "fixed"))
     window: int = parameter(5, "updates over which V, N and L are averaged", least=1)
     loss_rule: bool = parameter(True, "wait for one more after the loss rose by more than 1 %")

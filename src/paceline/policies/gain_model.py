@@ -38,6 +38,8 @@ class GainModel:
     def observe(self, seen: Statistics, workers: int) -> None:
         """Learn from one update in a group of this size."""
         self.loss_rose = False
+        if seen.learning_rate is not None:
+            self._learning_rate = seen.learning_rate
         if seen.variance is not None:
             self.variance.append(seen.variance)
         if not self.variance or seen.loss is None or workers == 0:

@@ -27,6 +27,17 @@ class WorkerSummary(msgspec.Struct, frozen=True):
     member_seconds: float
 
 
+class WorkerNow(msgspec.Struct, frozen=True):
+    """A member in the middle of a run."""
+
+    worker: int
+    pushes: int
+    samples: int
+    waiting_share: float
+    waiting: bool
+    reason: str  # why it waits, if it does
+
+
 class LongestWait(msgspec.Struct, frozen=True):
     worker: int
     began: float
@@ -57,13 +68,14 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class _Worker:
-    __slots__ = ("entered", "left", "pushed_at", "pushes", "reason", "standing", "waited")
+    __slots__ = ("entered", "left", "pushed_at", "pushes", "reason", "samples", "standing", "waited")
 
     def __init__(self, entered: float, standing: int) -> None:
         self.entered = entered
         self.left: float | None = None
         self.standing = standing
         self.pushes = 0
+        self.samples = 0
         self.waited = 0.0
         self.pushed_at: float | None = None  # set while it waits
         self.reason = ""
@@ -124,6 +136,7 @@ class RunMetrics:
             return  # delivered twice
         self._pushes += 1
         worker.pushes += 1
+        worker.samples += event.samples
         self._clocks.advance(gradient.worker, worker.standing)
         worker.standing += 1
         lead = worker.standing - self._clocks.least
@@ -158,6 +171,18 @@ class RunMetrics:
         if waited > 0 and (self._longest is None or waited > self._longest.seconds):
             self._longest = LongestWait(worker_id, worker.pushed_at, waited, worker.reason)
         worker.pushed_at = None
+
+    def members(self, now: float) -> list[WorkerNow]:
+        """Everybody who is here, in the middle of a run."""
+        here = []
+        for worker_id, worker in sorted(self._workers.items()):
+            if worker.left is None:
+                waits = worker.pushed_at is not None
+                waited = worker.waited + (now - worker.pushed_at if worker.pushed_at is not None else 0.0)
+                share = waited / (now - worker.entered) if now > worker.entered else 0.0
+                reason = worker.reason if waits else ""
+                here.append(WorkerNow(worker_id, worker.pushes, worker.samples, share, waits, reason))
+        return here
 
     def summary(self, policy: str, end: float) -> Summary:
         """The figures at the end of the run. It may be asked for once, because it ends every wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -43,6 +44,55 @@ def remarks(summaries: Sequence[Summary]) -> Iterator[str]:
         yield f"longest wait: {wait.seconds:g}, from {wait.began:g}, under {policy}: {wait.reason}"
     if any(each.policy.startswith("dbw") and "blind=true" not in each.policy for each in summaries):
         yield "dbw: without gradients it sees no gain and waits for all; dbw:blind=true goes by time alone"
+
+
+class TrainingRow(NamedTuple):
+    """One policy of a training comparison."""
+
+    policy: str
+    seconds: float
+    time_to_target: float | None
+    samples: int
+    samples_per_second: float
+    waiting_share: float
+    mean_staleness: float
+    updates: int
+    final: dict[str, float]
+
+
+def training_table(rows: Sequence[TrainingRow], target: float | None) -> Table:
+    """What a user wants to know of each policy: how long, how fast, how good, beside the first one."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("\npolicy", overflow="fold")
+    first = rows[0]
+    heading = "speed-up\nover " + first.policy.partition(":")[0]
+    timed = ("time to\n" + percent(target), heading) if target is not None else ()
+    figures = list(dict.fromkeys(name for row in rows for name in row.final))
+    for each in (*timed, "whole\nrun", "samples\nper s", "time\nwaited", "mean\nstaleness", "\nupdates"):
+        table.add_column(each, justify="right", no_wrap=True)
+    for name in figures:
+        table.add_column(f"final\n{name}", justify="right", no_wrap=True)
+    for row in rows:
+        cells = [row.policy]
+        if target is not None:
+            cells.append("never" if row.time_to_target is None else f"{row.time_to_target:.1f} s")
+            known = row.time_to_target is not None and first.time_to_target is not None
+            cells.append(f"{first.time_to_target / row.time_to_target:.2f}x" if known else "-")  # type: ignore[operator]
+        cells += [f"{row.seconds:.1f} s", f"{row.samples_per_second:,.0f}", percent(row.waiting_share)]
+        cells += [f"{row.mean_staleness:.2f}", _count(row.updates)]
+        cells += [_final(name, row.final.get(name)) for name in figures]
+        table.add_row(*cells)
+    return table
+
+
+def _final(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}"
 
 
 def policy_listing(rows: Iterable[tuple[str, str, Sequence[Parameter], str]]) -> Table:

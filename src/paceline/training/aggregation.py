@@ -65,7 +65,7 @@ class Aggregation:
             Contribution(each.gradient, each.samples, weight, each.loss)
             for each, weight in zip(arrived, weights, strict=True)
         ]
-        seen = statistics_of(contributions) if self.statistics else None
+        seen = statistics_of(contributions, self.store.learning_rate) if self.statistics else None
         self.store.apply(contributions, self._samples_per_round(members))
         if self.ledger is not None:
             for gradient, each in zip(command.gradients, arrived, strict=True):

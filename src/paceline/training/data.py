@@ -21,8 +21,6 @@ from torch.utils.data import TensorDataset, default_collate
 
 from paceline.core.errors import ConfigurationError
 
-SHARDINGS = ("dynamic", "static")
-
 
 class Unit(msgspec.Struct, frozen=True, array_like=True):
     """Positions begin..end of one epoch's permutation, of the whole data set or of one part of it."""

@@ -18,9 +18,10 @@ from torch.optim import lr_scheduler
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Statistics
+from paceline.training.choices import LR_SCALINGS
 from paceline.training.layout import Layout, views
 
-LR_SCALINGS = ("linear", "sqrt", "none")
+CACHED = 1 << 16  # numbers that are looked at together, so that they are read from memory once
 
 # They treat every number for itself, so a whole group of parameters may be one flat tensor: a step then costs the same
 # however many layers the model has. `foreach` and the like change nothing about the result.
@@ -132,21 +133,25 @@ class ParameterStore:
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
 
 
-def statistics_of(contributions: Sequence[Contribution]) -> Statistics:
+def statistics_of(contributions: Sequence[Contribution], learning_rate: float | None = None) -> Statistics:
     """Norm of the mean gradient, variance of one gradient around it, mean loss: what DBW decides by.
 
     With unequal weights these are still those of the plain mean over gradients, which is what the estimates are about.
     """
     count = len(contributions)
-    squares = sum(float(each.gradient.dot(each.gradient)) for each in contributions)
-    mean = contributions[0].gradient if count == 1 else torch.stack([each.gradient for each in contributions]).mean(0)
-    norm = float(mean.dot(mean))
+    norm = squares = 0.0
+    for begin in range(0, contributions[0].gradient.numel(), CACHED):
+        parts = [each.gradient[begin : begin + CACHED] for each in contributions]
+        mean = sum(parts[1:], parts[0]) / count
+        norm += float(mean.dot(mean))
+        squares += sum(float(part.dot(part)) for part in parts)
     losses = [each.loss for each in contributions if each.loss is not None]
     return Statistics(
         gradients=count,
         squared_norm=norm,
         variance=max(0.0, squares - count * norm) / (count - 1) if count > 1 else None,
         loss=sum(losses) / len(losses) if losses else None,
+        learning_rate=learning_rate,
     )
 
 

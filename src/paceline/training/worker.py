@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.training.data import SHARDINGS, Unit, Work, fetch, moved, order_of, samples_of
+from paceline.training.choices import SHARDINGS
+from paceline.training.data import Unit, Work, fetch, moved, order_of, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.parameters import OptimizerSpec, spec_of
 from paceline.training.replica import Replica
 
-NOT_FINITE = ("stop", "skip")
 CPU = torch.device("cpu")
 
 Pace = Callable[[int, float, float], float]  # (iteration, when it began, seconds it took) -> seconds it shall take

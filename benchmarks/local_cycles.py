@@ -1,0 +1,179 @@
+"""What a push and a pull cost in the local runtime, beside the memory traffic that cannot be avoided.
+
+    python benchmarks/local_cycles.py [--out FILE.json] [--repeat 3] [--sizes 1000,10000000] [--workers 1,2]
+A cycle is optimizer.step() of a worker that computes nothing, under ASP with plain SGD: copy the gradient into the
+shared slot and look whether it is finite, tell the server, update there, copy the parameters back. Time per cycle is the
+elapsed time over all cycles of all workers. Beside it, with torch alone and in the same run: one gradient copy, one
+update and one parameter copy, with one thread and with as many as there are cores. The best of the repetitions counts on
+both sides. Memory is that of the server's process, with momentum: what it has alone, and the shared slots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import paceline
+from paceline.recording.progress_log import Evaluation, Measurement
+
+SIZES = (1_000, 100_000, 1_000_000, 10_000_000)
+WORKERS = (1, 2, 4, 8)
+TENSORS = 4
+SECONDS = 1.5  # that a measurement should take, about
+
+
+class Flat(nn.Module):
+    """So many parameters, and nothing to compute."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(size // TENSORS)) for _ in range(TENSORS)])
+
+
+def cycle(worker: paceline.Worker, size: int, cycles: int, momentum: float, into: str) -> None:
+    model = Flat(size)
+    optimizer = worker.optimizer(model, torch.optim.SGD, lr=1e-6, momentum=momentum)
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    for _ in range(max(3, cycles // 5)):
+        optimizer.step()
+    began = time.monotonic()
+    for _ in range(cycles):
+        optimizer.step()
+    Path(into, str(worker.index)).write_text(json.dumps([began, time.monotonic()]))
+
+
+def cycles_per_second(size: int, workers: int) -> float:
+    cycles = max(20, int(SECONDS / (150e-6 + size * 1.2e-9) / workers))
+    with tempfile.TemporaryDirectory() as into:
+        paceline.launch(
+            partial(cycle, size=size, cycles=cycles, momentum=0.0, into=into), workers=workers, policy="asp"
+        )
+        times = [json.loads(path.read_text()) for path in Path(into).iterdir()]
+    return sum(cycles / (end - began) for began, end in times)
+
+
+def unavoidable(size: int, threads: int) -> float:
+    """Seconds of one gradient copy, one update and one parameter copy with torch alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    gradient, slot, replica = torch.ones(size), torch.zeros(size), torch.zeros(size)
+    parameters = nn.Parameter(torch.zeros(size))
+    optimizer = torch.optim.SGD([parameters], lr=1e-6)
+    parameters.grad = slot
+    times = []
+    for _ in range(max(10, int(0.3 / (30e-6 + size * 1e-9)))):
+        began = time.perf_counter()
+        slot.copy_(gradient)
+        optimizer.step()
+        replica.copy_(parameters.detach())
+        times.append(time.perf_counter() - began)
+    torch.set_num_threads(before)
+    return sorted(times)[len(times) // 2]
+
+
+class MemoryWatch:
+    """The greatest memory of this process while a run goes on: private, and in the segments that it shares."""
+
+    def __init__(self) -> None:
+        self.before = self._private()
+        self.private = self.segments = 0
+
+    def measured(self, measurement: Measurement) -> None:
+        if measurement.updates > 4:
+            self.private = max(self.private, self._private() - self.before)
+            self.segments = max(self.segments, self._segments())
+
+    def evaluated(self, evaluation: Evaluation) -> None: ...
+
+    @staticmethod
+    def _private() -> int:
+        text = Path("/proc/self/smaps_rollup").read_text()
+        return 1024 * sum(int(found) for found in re.findall(r"Private_\w+:\s+(\d+) kB", text))
+
+    @staticmethod
+    def _segments() -> int:
+        total, ours = 0, False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                ours = "memfd:paceline" in line
+            elif ours and line.startswith("Rss:"):
+                total += 1024 * int(line.split()[1])
+        return total
+
+
+def server_memory(size: int, workers: int) -> dict[str, float]:
+    watch = MemoryWatch()
+    with tempfile.TemporaryDirectory() as into:
+        train = partial(cycle, size=size, cycles=60, momentum=0.9, into=into)
+        paceline.launch(train, workers=workers, policy="bsp", watchers=[watch])
+    one = 4 * size
+    # Half of a segment is the gradient slot; the other half is the worker's own replica of the model.
+    held, allowed = watch.private + watch.segments // 2, one * (1 + 1 + workers)
+    return {
+        "parameters": size,
+        "workers": workers,
+        "private_bytes": watch.private,
+        "segment_bytes": watch.segments,
+        "parameters_state_and_slots_bytes": allowed,
+        "ratio": held / allowed,
+    }
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--out", type=Path, default=Path("benchmarks/results/local_cycles.json"))
+    arguments.add_argument("--repeat", type=int, default=3)
+    arguments.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    arguments.add_argument("--workers", default=",".join(map(str, WORKERS)))
+    given = arguments.parse_args()
+    cores = os.cpu_count() or 1
+    rows = []
+    print(
+        f"{'parameters':>10} {'workers':>8} {'cycles/s':>10} {'us/cycle':>10} {'x 1 thread':>11} {f'x {cores} threads':>11}"
+    )
+    for size in map(int, given.sizes.split(",")):
+        for workers in map(int, given.workers.split(",")):
+            rates, single, several = [], [], []
+            for _ in range(given.repeat):
+                rates.append(cycles_per_second(size, workers))
+                single.append(unavoidable(size, 1))
+                several.append(unavoidable(size, cores))
+            seconds = 1 / max(rates)
+            row = {
+                "parameters": size,
+                "workers": workers,
+                "cycles_per_second": max(rates),
+                "all_cycles_per_second": rates,
+                "seconds_per_cycle": seconds,
+                "unavoidable_1_thread": min(single),
+                "unavoidable_all_threads": min(several),
+                "ratio_1_thread": seconds / min(single),
+                "ratio_all_threads": seconds / min(several),
+            }
+            rows.append(row)
+            print(
+                f"{size:>10,} {workers:>8} {max(rates):>10,.0f} {seconds * 1e6:>10,.0f} {row['ratio_1_thread']:>11.2f}"
+                f" {row['ratio_all_threads']:>11.2f}",
+                flush=True,
+            )
+    memory = [server_memory(10_000_000, workers) for workers in (2, 4)]
+    for each in memory:
+        print(f"server memory, 10M parameters, momentum, {each['workers']} workers: {each['ratio']:.2f}x of the plan")
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"cores": cores, "python": platform.python_version(), "torch": torch.__version__}
+    given.out.write_text(json.dumps({**facts, "cycles": rows, "memory": memory}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The options that all commands share which train for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from typer import Option
+
+from paceline.cli.arguments import numbers, slowdown
+from paceline.experiment.group import Group, size_of
+
+Workers: TypeAlias = Annotated[
+    str, Option(help="Number of workers; 2..4: begin with 2, replace those that die, and let `scale` go up to 4.")
+]
+Policies: TypeAlias = Annotated[
+    list[str] | None,
+    Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it to compare. Default: bsp."),
+]
+Seed: TypeAlias = Annotated[int, Option(help="Decides the order of the data and all random numbers.")]
+Slow: TypeAlias = Annotated[
+    list[str] | None, Option(help="WORKER=FACTOR[@BEGIN..END]: this worker is slower, for a while (seconds).")
+]
+Speed: TypeAlias = Annotated[
+    str | None,
+    Option(help="Emulated time of an iteration, such as constant:seconds=0.02 or exponential:a=0.2"),
+]
+Intervals: TypeAlias = Annotated[
+    str | None, Option(help="Emulated time of an iteration of each worker, in seconds: 0.02,0.02,0.08")
+]
+Trace: TypeAlias = Annotated[
+    Path | None, Option(help="Emulated times from a CSV of iteration times: worker,iteration,seconds.")
+]
+LrScaling: TypeAlias = Annotated[
+    str, Option(help="How the learning rate follows an update's share of a round: linear, sqrt, none.")
+]
+Device: TypeAlias = Annotated[str, Option(help="cpu, cuda, cuda:1; auto: the GPUs in turn, or the CPU.")]
+NotFinite: TypeAlias = Annotated[str, Option(help="At a NaN or infinite gradient: stop, or skip and count.")]
+EvaluateEvery: TypeAlias = Annotated[int | None, Option(help="Samples between two evaluations. Default: an epoch.")]
+TargetAccuracy: TypeAlias = Annotated[
+    float | None, Option(help="Measure the time until the evaluation finds this accuracy, from 0 to 1.")
+]
+Out: TypeAlias = Annotated[Path, Option(help="Every run gets a directory of its own below this one.")]
+AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON instead of a table, and no progress.")]
+Gantt: TypeAlias = Annotated[
+    bool | None, Option("--gantt/--no-gantt", help="Show who computes and who waits; on a terminal: yes.")
+]
+
+
+def group_from(
+    workers: str,
+    slow: list[str] | None,
+    speed: str | None,
+    intervals: str | None,
+    trace: Path | None,
+    device: str,
+) -> Group:
+    number, least, most = size_of(workers)
+    return Group(
+        number,
+        least,
+        most,
+        device,
+        tuple(slowdown(text, "--slow") for text in slow or ()),
+        None if intervals is None else numbers(intervals, "--intervals"),
+        speed,
+        None if trace is None else str(trace),
+    )

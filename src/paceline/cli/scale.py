@@ -1,0 +1,30 @@
+"""`paceline scale`: more or fewer workers for a run that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument
+
+from paceline.core.errors import ConfigurationError
+
+
+def scale_command(
+    run: Annotated[Path, Argument(help="The directory of a run that goes on.")],
+    workers: Annotated[int, Argument(help="How many workers it shall have.")],
+) -> None:
+    """Let workers join or leave a run that goes on, without a restart."""
+    from paceline.experiment.run_files import read_configuration
+    from paceline.experiment.simulation import policy_for
+    from paceline.runtimes.local.control import request
+
+    configuration = read_configuration(run)
+    group = configuration.group
+    least, most = group.least or 1, group.most
+    if workers < least or (most is not None and workers > most):
+        limits = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigurationError(f"{workers} workers: this run may have {limits}")
+    policy_for(configuration.policy, workers)
+    request(run, workers)
+    print(f"{run}: {workers} workers; who joins needs a few seconds to start, who leaves hands in its gradient first")

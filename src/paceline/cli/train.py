@@ -1,0 +1,70 @@
+"""`paceline train`: a built-in task under one policy, or under several for comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from paceline.cli import options
+from paceline.cli.arguments import policy_names
+
+
+def train_command(
+    task: Annotated[str, Argument(help="digits, fashion-mnist or cifar10.")],
+    policy: options.Policies = None,
+    workers: options.Workers = "2",
+    epochs: Annotated[int | None, Option(help="Passes over the data set.")] = None,
+    model: Annotated[str | None, Option(help="mlp, cnn or resnet20.")] = None,
+    data: Annotated[Path | None, Option(help="Where the data set is, if it is not where it usually is.")] = None,
+    optimizer: Annotated[str, Option(help="sgd, adam, adamw or rmsprop.")] = "sgd",
+    lr: Annotated[float | None, Option(help="Learning rate for a full round of the group.")] = None,
+    momentum: Annotated[float | None, Option(help="Of sgd.")] = None,
+    batch_size: Annotated[int | None, Option(help="Samples in a worker's batch.")] = None,
+    sharding: Annotated[str, Option(help="dynamic: fast workers take more; static: equal parts.")] = "dynamic",
+    target_accuracy: options.TargetAccuracy = None,
+    evaluate_every: options.EvaluateEvery = None,
+    slow: options.Slow = None,
+    speed: options.Speed = None,
+    intervals: options.Intervals = None,
+    trace: options.Trace = None,
+    lr_scaling: options.LrScaling = "linear",
+    device: options.Device = "auto",
+    not_finite: options.NotFinite = "stop",
+    seed: options.Seed = 0,
+    out: options.Out = Path("runs"),
+    as_json: options.AsJson = False,
+    strip: options.Gantt = None,
+) -> None:
+    """Train a built-in task on local workers, under one policy or under several, one after another."""
+    from paceline.cli.training import Asked, train_and_compare  # torch takes a second to import
+    from paceline.experiment.tasks import settings_of, task_of
+
+    settings = settings_of(task)
+    chosen = task_of(
+        task,
+        model=model,
+        data=data,
+        optimizer=optimizer,
+        learning_rate=lr,
+        momentum=momentum,
+        batch_size=batch_size,
+        sharding=sharding,
+        seed=seed,
+    )
+    asked = Asked(
+        name=task,
+        policies=policy_names(policy or ["bsp"]),
+        group=options.group_from(workers, slow, speed, intervals, trace, device),
+        epochs=settings.epochs if epochs is None else epochs,
+        seed=seed,
+        lr_scaling=lr_scaling,
+        not_finite=not_finite,
+        evaluate_every=evaluate_every,
+        target=target_accuracy,
+        out=out,
+        as_json=as_json,
+        gantt=strip,
+    )
+    train_and_compare(chosen.learn, chosen.evaluate, asked)

@@ -1,0 +1,124 @@
+"""Runs policies one after another for real, shows each while it goes on, and ends with one table."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from typer import Exit
+
+from paceline.core.errors import ConfigurationError
+from paceline.experiment.group import Group
+from paceline.experiment.run_files import fresh_directory
+from paceline.experiment.simulation import policy_for
+from paceline.experiment.training import InterruptedRun, RunResult, launch
+from paceline.recording.timeline import Timeline
+from paceline.report.console import output
+from paceline.report.gantt import gantt, legend
+from paceline.report.live import view_of
+from paceline.report.tables import TrainingRow, training_table
+
+GANTT_SECONDS = 2.0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What the user asked for, beside what is to be trained."""
+
+    name: str  # of the task or the script
+    policies: list[str]
+    group: Group
+    epochs: int
+    seed: int
+    lr_scaling: str
+    not_finite: str
+    evaluate_every: int | None
+    target: float | None
+    out: Path
+    as_json: bool
+    gantt: bool | None
+
+
+def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | None, asked: Asked) -> None:
+    """One run per policy, and the table."""
+    if asked.target is not None and (evaluate is None or not 0 < asked.target <= 1):
+        raise ConfigurationError(
+            f"--target-accuracy {asked.target:g}: needs an evaluation, and must be above 0 and at most 1"
+        )
+    for name in asked.policies:
+        policy_for(name, asked.group.workers)
+    console = output()
+    rows: list[TrainingRow] = []
+    try:
+        for name in asked.policies:
+            rows.append(_row(name, _run(name, train, evaluate, asked, console), asked.target))
+    except InterruptedRun as interrupted:
+        if interrupted.result is not None:
+            rows.append(_row(asked.policies[len(rows)], interrupted.result, asked.target))
+            print(f"paceline: interrupted; {_left_behind(interrupted.result)}", file=sys.stderr)
+        else:
+            print("paceline: interrupted before the workers had begun", file=sys.stderr)
+        _show(rows, asked, console)
+        raise Exit(130) from None
+    _show(rows, asked, console)
+
+
+def _run(
+    name: str, train: Callable[..., Any], evaluate: Callable[..., Any] | None, asked: Asked, console: Console
+) -> RunResult:
+    safe = re.sub(r"[^A-Za-z0-9.+_-]+", "-", f"{asked.name}-{name}")
+    directory = fresh_directory(asked.out, safe)
+    errors = Console(stderr=True)
+    timeline = Timeline(GANTT_SECONDS)
+    if not asked.as_json:
+        errors.print(f"{name}: {directory}", style="dim", highlight=False, markup=False, soft_wrap=True)
+    with view_of(name, errors, quiet=asked.as_json) as view:
+        result = launch(
+            train,
+            policy=name,
+            epochs=asked.epochs,
+            seed=asked.seed,
+            lr_scaling=asked.lr_scaling,
+            not_finite=asked.not_finite,
+            evaluate=evaluate,
+            evaluate_every=asked.evaluate_every,
+            run_dir=directory,
+            group=asked.group,
+            observers=[timeline.observe] if view is None else [timeline.observe, view.observe],
+            watchers=[] if view is None else [view],
+        )
+    wants_strip = console.is_terminal if asked.gantt is None else asked.gantt
+    if wants_strip and not asked.as_json:
+        if name == asked.policies[0]:
+            console.print(legend())
+        console.print(gantt(name, timeline, result.seconds, console.width))
+    return result
+
+
+def _row(policy: str, result: RunResult, target: float | None) -> TrainingRow:
+    return TrainingRow(
+        policy,
+        result.seconds,
+        None if target is None else result.time_to(target),
+        result.samples,
+        result.samples / result.seconds if result.seconds else 0.0,
+        result.summary.waiting_share,
+        result.summary.mean_staleness,
+        result.summary.updates,
+        result.evaluations[-1].figures if result.evaluations else {},
+    )
+
+
+def _show(rows: list[TrainingRow], asked: Asked, console: Console) -> None:
+    if asked.as_json:
+        print(msgspec.json.format(msgspec.json.encode([row._asdict() for row in rows])).decode())
+    elif rows:
+        console.print(training_table(rows, asked.target))
+
+
+def _left_behind(result: RunResult) -> str:
+    return f"{result.samples:,} samples were used, and what was learned is in {result.run_dir}"

@@ -1,0 +1,60 @@
+"""A user's script as something that worker processes can run: they load it by its path."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paceline.core.errors import ConfigurationError, PacelineError
+
+# One name in every process, so that a class of the script that crosses between them is found again.
+MODULE = "__paceline_script__"
+
+
+@dataclass(frozen=True)
+class Script:
+    """One function of a script, with the arguments that the script finds in sys.argv."""
+
+    path: Path
+    arguments: tuple[str, ...]
+    function: str
+
+    def __call__(self, *values: Any) -> Any:
+        return getattr(load_script(self.path, self.arguments), self.function)(*values)
+
+
+def load_script(path: Path, arguments: tuple[str, ...]) -> ModuleType:
+    """The script as a module, loaded once per process. Its `if __name__ == "__main__"` part does not run."""
+    loaded = sys.modules.get(MODULE)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{path}: is not a Python script")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module
+    sys.path.insert(0, str(path.parent))
+    sys.argv = [str(path), *arguments]
+    try:
+        spec.loader.exec_module(module)
+    except Exception:
+        raise PacelineError(f"{path} raised while it was loaded:\n{traceback.format_exc()}") from None
+    return module
+
+
+def script_functions(path: Path, arguments: tuple[str, ...]) -> tuple[Script, Callable[..., Any] | None]:
+    """`train(worker)` of a script, and its `evaluate(state)` if it has one."""
+    path = path.resolve()
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: there is no such script")
+    module = load_script(path, arguments)
+    if not callable(getattr(module, "train", None)):
+        raise ConfigurationError(f"{path}: has no function train(worker)")
+    evaluate = getattr(module, "evaluate", None)
+    return Script(path, arguments, "train"), Script(path, arguments, "evaluate") if callable(evaluate) else None
