@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test check format lock benchmark clean
+.PHONY: help setup demo simulate test check format lock benchmark clean
 
 help:            ## list the commands
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: *([a-z. /]*)##/\t/' | expand -t 14
@@ -18,7 +18,11 @@ setup: .venv/.project  ## make .venv as requirements.lock says; does nothing whe
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup      ## compare all policies on four unequal workers
+demo: setup      ## train for real on four workers, one of them 4x slower, under six policies (about two minutes)
+	$(BIN)/paceline train digits --workers 4 --speed constant:seconds=0.02 --slow 3=4 --policy bsp --policy ssp \
+		--policy dssp --policy elastic-bsp --policy dbw --policy asp --target-accuracy 0.95 --evaluate-every 360 --gantt
+
+simulate: setup  ## compare all policies on four unequal workers in virtual time (two seconds)
 	$(BIN)/paceline simulate --policy all --policy dbw:blind=true --intervals 1.0,1.1,1.3,4.0 --jitter 0.05 --duration 1000
 
 # Tracing for coverage triples the time of the slow tests, and the others cover every branch without them.
@@ -41,6 +45,8 @@ benchmark: setup ## measure; results go to benchmarks/results/
 	$(BIN)/python benchmarks/simulated_pushes.py
 	$(BIN)/python benchmarks/barrier_search.py
 	$(BIN)/python benchmarks/elastic_objectives.py
+	$(BIN)/python benchmarks/local_cycles.py
+	$(BIN)/python benchmarks/local_throughput.py
 
 lock:            ## renew requirements.lock from the ranges in pyproject.toml (torch stays pinned: see CONTRIBUTING.md)
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -2,10 +2,10 @@
 
     python benchmarks/local_cycles.py [--out FILE.json] [--repeat 3] [--sizes 1000,10000000] [--workers 1,2]
 A cycle is optimizer.step() of a worker that computes nothing, under ASP with plain SGD: copy the gradient into the
-shared slot and look whether it is finite, tell the server, update there, copy the parameters back. Time per cycle is the
-elapsed time over all cycles of all workers. Beside it, with torch alone and in the same run: one gradient copy, one
-update and one parameter copy, with one thread and with as many as there are cores. The best of the repetitions counts on
-both sides. Memory is that of the server's process, with momentum: what it has alone, and the shared slots.
+shared slot and look whether it is finite, tell the server, update there, copy the parameters back. Time per cycle is
+the elapsed time over all cycles of all workers. Beside it, with torch alone and in the same run: one gradient copy, one
+update and one parameter copy, with one thread and with as many as there are cores. The best of the repetitions counts
+on both sides. Memory is that of the server's process, with momentum: what it has alone, and the shared slots.
 """
 
 from __future__ import annotations
@@ -86,30 +86,27 @@ class MemoryWatch:
     """The greatest memory of this process while a run goes on: private, and in the segments that it shares."""
 
     def __init__(self) -> None:
-        self.before = self._private()
+        self.before = resident()[1]
         self.private = self.segments = 0
 
     def measured(self, measurement: Measurement) -> None:
         if measurement.updates > 4:
-            self.private = max(self.private, self._private() - self.before)
-            self.segments = max(self.segments, self._segments())
+            segments, private = resident()
+            self.private = max(self.private, private - self.before)
+            self.segments = max(self.segments, segments)
 
     def evaluated(self, evaluation: Evaluation) -> None: ...
 
-    @staticmethod
-    def _private() -> int:
-        text = Path("/proc/self/smaps_rollup").read_text()
-        return 1024 * sum(int(found) for found in re.findall(r"Private_\w+:\s+(\d+) kB", text))
 
-    @staticmethod
-    def _segments() -> int:
-        total, ours = 0, False
-        for line in Path("/proc/self/smaps").read_text().splitlines():
-            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-                ours = "memfd:paceline" in line
-            elif ours and line.startswith("Rss:"):
-                total += 1024 * int(line.split()[1])
-        return total
+def resident() -> tuple[int, int]:
+    """Bytes of this process in memory: in the segments that it shares with its workers, and in all else."""
+    sizes, ours = {True: 0, False: 0}, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            ours = "memfd:paceline" in line
+        elif line.startswith("Rss:"):
+            sizes[ours] += 1024 * int(line.split()[1])
+    return sizes[True], sizes[False]
 
 
 def server_memory(size: int, workers: int) -> dict[str, float]:
@@ -138,10 +135,11 @@ def main() -> None:
     arguments.add_argument("--workers", default=",".join(map(str, WORKERS)))
     given = arguments.parse_args()
     cores = os.cpu_count() or 1
+    memory = server_memory(10_000_000, 4)  # first, while this process has nothing that it could use again
+    print(f"server memory, 10M parameters, momentum, 4 workers: {memory['ratio']:.2f}x of parameters, state and slots")
     rows = []
-    print(
-        f"{'parameters':>10} {'workers':>8} {'cycles/s':>10} {'us/cycle':>10} {'x 1 thread':>11} {f'x {cores} threads':>11}"
-    )
+    headings = ("parameters", "workers", "cycles/s", "us/cycle", "x 1 thread", f"x {cores} threads")
+    print(" ".join(f"{each:>11}" for each in headings))
     for size in map(int, given.sizes.split(",")):
         for workers in map(int, given.workers.split(",")):
             rates, single, several = [], [], []
@@ -163,13 +161,10 @@ def main() -> None:
             }
             rows.append(row)
             print(
-                f"{size:>10,} {workers:>8} {max(rates):>10,.0f} {seconds * 1e6:>10,.0f} {row['ratio_1_thread']:>11.2f}"
+                f"{size:>11,} {workers:>11} {max(rates):>11,.0f} {seconds * 1e6:>11,.0f} {row['ratio_1_thread']:>11.2f}"
                 f" {row['ratio_all_threads']:>11.2f}",
                 flush=True,
             )
-    memory = [server_memory(10_000_000, workers) for workers in (2, 4)]
-    for each in memory:
-        print(f"server memory, 10M parameters, momentum, {each['workers']} workers: {each['ratio']:.2f}x of the plan")
     given.out.parent.mkdir(parents=True, exist_ok=True)
     facts = {"cores": cores, "python": platform.python_version(), "torch": torch.__version__}
     given.out.write_text(json.dumps({**facts, "cycles": rows, "memory": memory}, indent=2) + "\n")

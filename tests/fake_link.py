@@ -11,6 +11,9 @@ from paceline.training.data import Unit, Work, WorkLedger
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.parameters import Contribution, OptimizerSpec, ParameterStore
 
+# The first optimizer of a process makes torch import its compiler: a second or two that belong to no test.
+torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+
 
 class Pushed(NamedTuple):
     samples: int

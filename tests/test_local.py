@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -166,7 +167,7 @@ def test_several_batches_make_one_gradient_also_where_the_last_are_fewer() -> No
 
 def test_two_steps_per_batch_lose_no_batch_and_see_none_twice(tmp_path: Path) -> None:
     launch(partial(functions.count_twice, directory=str(tmp_path)), workers=2, policy="asp")
-    seen = [sample for index in range(2) for sample in functions.json.loads((tmp_path / f"seen-{index}").read_text())]
+    seen = [sample for index in range(2) for sample in json.loads((tmp_path / f"seen-{index}").read_text())]
     assert sorted(seen) == list(range(functions.SAMPLES))
 
 

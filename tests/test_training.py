@@ -94,7 +94,9 @@ def test_statistics_of_an_update_in_closed_form() -> None:
 
 def test_equal_gradients_have_no_variance_and_unknown_losses_are_left_out() -> None:
     same = torch.full((7,), 0.1)
-    seen = statistics_of([Contribution(same, 1, loss=2.0), Contribution(same.clone(), 1), Contribution(same.clone(), 1)])
+    seen = statistics_of(
+        [Contribution(same, 1, loss=2.0), Contribution(same.clone(), 1), Contribution(same.clone(), 1)]
+    )
     assert seen.variance is not None and 0 <= seen.variance < 1e-9 and seen.loss == 2.0
 
 

@@ -197,12 +197,11 @@ def count_accumulated(worker: Worker, every: int = 5) -> None:
     """Several batches make one gradient, and what is left at the end makes a last, smaller one."""
     net = Counters()
     optimizer = worker.optimizer(net, Counting)
-    number = batches = 0
+    number = 0
     collected: list[Tensor] = []
     for (indices,) in worker.batches(numbers(), batch_size=BATCH):
         collected.append(indices)
-        batches += 1
-        if batches % every == 0:
+        if len(collected) == every:
             push(optimizer, net.count(torch.cat(collected), worker.index, number))
             number, collected = number + 1, []
     if collected:
@@ -340,7 +339,7 @@ def another_model_later(worker: Worker) -> None:
 def skip_until_dismissed(worker: Worker, directory: str) -> None:
     """Worker 1 has nothing but gradients that are not finite, and goes on with its own batches all the time."""
     where = Path(directory)
-    net = nn.Linear(2, 1)
+    net = nn.Linear(2, 1, bias=False)
     optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
     write(where / f"joined-{worker.index}", True)
     for number in worker.batches(iter(range(10**9))):
@@ -349,11 +348,17 @@ def skip_until_dismissed(worker: Worker, directory: str) -> None:
         push(optimizer, net.weight.sum() * (1.0 if worker.index == 0 else float("nan")))
 
 
-def count_slowly(worker: Worker) -> None:
+def count_until_both_pushed(worker: Worker, directory: str) -> None:
+    """Worker 0 stops at its 15th batch until worker 1, which it interrupted all the time, has pushed something."""
+    pushed = Path(directory) / "pushed"
     net = Counters()
     optimizer = worker.optimizer(net, Counting)
     for number, (indices,) in enumerate(worker.batches(numbers(), batch_size=BATCH)):
+        if worker.index == 0 and number == 15:
+            wait_for(pushed)
         push(optimizer, net.count(indices, worker.index, number))
+        if worker.index == 1 and net.gradients[1].any():
+            write(pushed, True)
 
 
 # -- batches of their own --

@@ -21,7 +21,7 @@ from paceline.recording.timeline import Timeline
 from paceline.report.console import output
 from paceline.report.gantt import gantt, legend
 from paceline.report.live import view_of
-from paceline.report.tables import TrainingRow, training_table
+from paceline.report.tables import TrainingRow, training_table, verdict
 
 GANTT_SECONDS = 2.0
 
@@ -117,7 +117,8 @@ def _show(rows: list[TrainingRow], asked: Asked, console: Console) -> None:
     if asked.as_json:
         print(msgspec.json.format(msgspec.json.encode([row._asdict() for row in rows])).decode())
     elif rows:
-        console.print(training_table(rows, asked.target))
+        console.print(training_table(rows, asked.target), "")
+        console.print(verdict(rows, asked.target), highlight=False, markup=False)
 
 
 def _left_behind(result: RunResult) -> str:

@@ -68,7 +68,7 @@ def simulate(
     if writer is not None:
         watching.append(writer.observe)
     simulator = Simulator(
-        _workers(simulation, speeds),
+        simulated_workers(simulation, speeds),
         Coordinator(chosen),
         watching,
         push_delay=simulation.push_delay,
@@ -162,7 +162,7 @@ def _few(workers: list[int]) -> str:
     return ", ".join(map(str, workers))
 
 
-def _workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> list[SimulatedWorker]:
+def simulated_workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> list[SimulatedWorker]:
     workers = []
     for worker, speed in speeds.items():
         draw = speed.start(f"{simulation.seed}/{worker}/speed")

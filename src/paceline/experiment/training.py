@@ -33,7 +33,11 @@ from paceline.training.worker import Worker
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to. `samples` became part of updates; `dropped` had gradients that were not finite."""
+    """What a run came to. `samples` became part of updates; `dropped` had gradients that were not used.
+
+    A discarded gradient gives its samples back, so only those of gradients that were not finite are dropped, and of
+    discarded gradients where the workers bring batches of their own.
+    """
 
     model_state: dict[str, Tensor]
     summary: Summary
@@ -151,12 +155,11 @@ def launch(
             aggregation = server.port.aggregation
             result = None
             if aggregation is not None:
-                ledger = aggregation.ledger
                 result = RunResult(
                     server.port.model_state(),
                     metrics.summary(str(policy), end),
                     aggregation.store.samples,
-                    0 if ledger is None else ledger.dropped,
+                    aggregation.dropped,
                     collector.evaluations,
                     None if files is None else files.directory,
                 )

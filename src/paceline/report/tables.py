@@ -85,6 +85,21 @@ def training_table(rows: Sequence[TrainingRow], target: float | None) -> Table:
     return table
 
 
+def verdict(rows: Sequence[TrainingRow], target: float | None) -> str:
+    """Which policy won, and why, in one sentence; empty if there is nothing to say."""
+    reached = [row for row in rows if row.time_to_target is not None]
+    if target is None or len(rows) < 2 or not reached:
+        return ""
+    best, first = min(reached, key=lambda row: row.time_to_target or 0.0), rows[0]
+    if best is first or first.time_to_target is None or not best.time_to_target:
+        return f"{best.policy} was the first at {percent(target)}: its workers waited {percent(best.waiting_share)}"
+    times = first.time_to_target / best.time_to_target
+    return (
+        f"{best.policy} was the first at {percent(target)}, {times:.1f} times as fast as {first.policy}: its workers"
+        f" waited {percent(best.waiting_share)} of their time instead of {percent(first.waiting_share)}"
+    )
+
+
 def _final(name: str, value: float | None) -> str:
     if value is None:
         return "-"

@@ -30,7 +30,7 @@ class Aggregation:
     store: ParameterStore
     statistics: bool  # whether anybody wants to know about the gradients of an update
     ledger: WorkLedger | None = None  # None: the workers bring batches of their own
-    discarded_samples: int = 0  # of batches of their own, which nobody can give back
+    dropped: int = 0  # samples whose gradient was not used, and that nobody can give back
     _arrived: dict[Gradient, Arrived] = field(default_factory=dict)
     _batches: dict[int, int] = field(default_factory=dict)  # each member's latest batch
     _samples: int = 0  # in all of these
@@ -86,4 +86,10 @@ class Aggregation:
         if self.ledger is not None and arrived.units:
             self.ledger.give_back(command.gradient.worker, arrived.units)
         else:
-            self.discarded_samples += arrived.samples
+            self.dropped += arrived.samples
+
+    def drop(self, worker: int, samples: int, units: int) -> None:
+        """A gradient was not finite, and was never handed in."""
+        self.dropped += samples
+        if self.ledger is not None:
+            self.ledger.drop(worker, units)

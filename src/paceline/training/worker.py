@@ -42,8 +42,8 @@ class Link(Protocol):
     def push(self, samples: int, units: int, loss: float | None) -> None:
         """Hand in the gradient in the segment, wait as the policy says, and come back with new parameters."""
 
-    def skip(self, units: int) -> None:
-        """These units yield no gradient: count them as dropped."""
+    def skip(self, samples: int, units: int) -> None:
+        """These samples yield no gradient: count them as dropped."""
 
     def pause(self, seconds: float) -> None:
         """Do nothing for so long, or until the server interrupts."""
@@ -173,7 +173,7 @@ class Worker:
         self._released = time.monotonic()
 
     def skip(self) -> None:
-        self._link.skip(self._settle()[1])
+        self._link.skip(*self._settle())
 
     def _settle(self) -> tuple[int, int]:
         samples, units = self._samples or self._batch, self._units

@@ -90,8 +90,11 @@ class Channel(Generic[In, Out]):
         return messages
 
     def has_message(self, timeout: float = 0.0) -> bool:
-        """Whether something arrives within so many seconds."""
-        return self._read() or (timeout > 0 and bool(select.select([self._reading], [], [], timeout)[0]))
+        """Whether something arrives within so many seconds, be it the end: `receive` then does not wait."""
+        try:
+            return self._read() or (timeout > 0 and bool(select.select([self._reading], [], [], timeout)[0]))
+        except ClosedError:
+            return True
 
     def _read(self) -> bool:
         """Whether a whole message is here."""

@@ -28,8 +28,9 @@ class Push(msgspec.Struct, frozen=True, tag=True):
 
 
 class Skip(msgspec.Struct, frozen=True, tag=True):
-    """A gradient was not finite; its units are dropped, and the worker goes on."""
+    """A gradient was not finite; its samples are dropped, and the worker goes on."""
 
+    samples: int
     units: int
 
 

@@ -104,8 +104,8 @@ class PipeLink:
         self.send(Restart(units) if self._interrupted else Push(samples, units, loss))
         self._wait_for_go()
 
-    def skip(self, units: int) -> None:
-        self.send(Skip(units))
+    def skip(self, samples: int, units: int) -> None:
+        self.send(Skip(samples, units))
 
     def pause(self, seconds: float) -> None:
         if self._channel.has_message(seconds):

@@ -20,7 +20,7 @@ from paceline.recording.progress_log import Evaluation, Measurement, Watcher
 from paceline.runtimes.driver import Driver, Observer
 from paceline.runtimes.local.channel import ClosedError, ShortWait
 from paceline.runtimes.local.control import Control
-from paceline.runtimes.local.evaluator import Evaluator
+from paceline.runtimes.local.evaluator import Evaluations
 from paceline.runtimes.local.launcher import LAUNCHED_BY_A_WORKER, Launcher
 from paceline.runtimes.local.memory import map_segment
 from paceline.runtimes.local.messages import (
@@ -81,8 +81,6 @@ class LocalServer:
         self._epochs = epochs
         self._lr_scaling = lr_scaling
         self._statistics = statistics
-        self._evaluate_every = evaluate_every
-        self._evaluate_at = 0  # samples
         self._watchers = watchers
         self._control = control
         self._clock = clock
@@ -90,8 +88,8 @@ class LocalServer:
         self._next_worker = 0
         self._parked: list[Seat] = []
         self._work: Work | None = None  # what the first worker asked for
-        self._evaluator: Evaluator | None = None
         self._selector = selectors.DefaultSelector()
+        self._evaluations = Evaluations(launcher.start_evaluator, self._selector, self._tell, evaluate_every)
         self._short_wait = ShortWait()
         self._new: list[tuple[selectors.SelectorKey, int]] = []
         self._loss: float | None = None
@@ -113,9 +111,7 @@ class LocalServer:
         """Serve until every process has finished, or `interrupted` is set."""
         for _ in range(self._workers):
             self._add_seat()
-        self._evaluator = self._launcher.start_evaluator()
-        if self._evaluator is not None:
-            self._selector.register(self._evaluator.channel, selectors.EVENT_READ, self._hear_evaluator)
+        self._evaluations.start()
         if self._control is not None:
             self._selector.register(self._control, selectors.EVENT_READ, self._hear_control)
         while not self.interrupted and not all(seat.gone for seat in self.seats):
@@ -125,7 +121,9 @@ class LocalServer:
             if self._parked:
                 self._employ_the_parked()
         self.ended_at = self.now
-        self._evaluate_the_end()
+        if self.port.aggregation is not None:
+            store = self.port.aggregation.store
+            self._evaluations.finish(store, self.port.replicas, self.ended_at, lambda: self.interrupted)
 
     def _readable(self) -> list[tuple[selectors.SelectorKey, int]]:
         if self._short_wait.pays_off(self._anything_new):
@@ -147,7 +145,7 @@ class LocalServer:
             self.port.wake_time = None
             self._driver.wake(now)
         if self.port.aggregation is not None:
-            self._evaluate_if_due(self.port.aggregation)
+            self._evaluations.ask_if_due(self.port.aggregation.store, self.port.replicas, now)
         moment = self._clock()
         if moment >= self._next_tick:
             self._next_tick = moment + TICK
@@ -172,8 +170,8 @@ class LocalServer:
                 self._take(seat, message)
             case Lease(work):
                 self._lease(seat, work)
-            case Skip(units):
-                self.port.drop(seat, units)
+            case Skip(samples, units):
+                self.port.drop(seat, samples, units)
             case Restart(units):
                 self.port.serve_again(seat, units)
             case Enter():
@@ -275,8 +273,8 @@ class LocalServer:
             if seat.gone:
                 aggregation.ledger.abandon(seat.index)
         aggregation.store.epoch_samples = work.samples
-        if self._evaluate_every is None:
-            self._evaluate_every = work.samples
+        if self._evaluations.every is None:
+            self._evaluations.every = work.samples
 
     def _employ_the_parked(self) -> None:
         """Give work that came back to processes that have none; when all is done, let them go."""
@@ -361,33 +359,9 @@ class LocalServer:
             self.scale(wanted)
             self._control.acknowledge(wanted)
 
-    def _hear_evaluator(self) -> None:
-        assert self._evaluator is not None
-        self._tell(self._evaluator.answer())
-
     def _tell(self, evaluation: Evaluation) -> None:
         for watcher in self._watchers:
             watcher.evaluated(evaluation)
-
-    def _evaluate_if_due(self, aggregation: Aggregation) -> None:
-        store, every = aggregation.store, self._evaluate_every
-        if self._evaluator is None or self._evaluator.busy or every is None:
-            return
-        if store.samples >= self._evaluate_at + every:
-            self._evaluate_at = store.samples // every * every
-            self._evaluator.ask(store, self.port.replicas(), self.now)
-
-    def _evaluate_the_end(self) -> None:
-        """The last state is evaluated in any case; nobody trains any more, so this may wait."""
-        evaluator, aggregation = self._evaluator, self.port.aggregation
-        if evaluator is None or aggregation is None or self.interrupted:
-            return
-        if evaluator.busy:
-            self._tell(evaluator.answer())
-        if not evaluator.knows(aggregation.store.version):
-            assert self.ended_at is not None
-            evaluator.ask(aggregation.store, self.port.replicas(), self.ended_at)
-            self._tell(evaluator.answer())
 
     def _measure(self) -> None:
         aggregation = self.port.aggregation

@@ -75,10 +75,9 @@ class StorePort:
         part = seat.index if seat.work.sharding == "static" else None
         return self.aggregation.ledger.lease(seat.worker, seat.work.batch_size, part)
 
-    def drop(self, seat: Seat, units: int) -> None:
+    def drop(self, seat: Seat, samples: int, units: int) -> None:
         assert self.aggregation is not None and seat.worker is not None
-        if self.aggregation.ledger is not None:
-            self.aggregation.ledger.drop(seat.worker, units)
+        self.aggregation.drop(seat.worker, samples, units)
 
     def leave(self, worker: int) -> None:
         assert self.aggregation is not None

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import (
@@ -47,9 +48,30 @@ class Stop:
     pushes: float = math.inf
 
 
+class Learner(Protocol):
+    """Who computes real gradients for the workers of a simulation (paceline.training.learner)."""
+
+    def pull(self, worker: int, part: int | None = None) -> bool:
+        """Take the newest parameters and the next work; False: there is none."""
+
+    def push(self, gradient: Gradient) -> tuple[int, float]:
+        """Compute it; its samples and its loss."""
+
+    def apply(self, command: ApplyUpdate, members: int) -> Statistics | None: ...
+
+    def discard(self, command: DiscardGradient) -> None: ...
+
+    def leave(self, worker: int) -> None: ...
+
+    @property
+    def work_came_back(self) -> bool:
+        """Whether there is work again for those who had to leave for want of it."""
+
+
 class Happening(Enum):
     PUSH = "push"
     JOIN = "join"
+    IDLE = "idle"
     FAILURE = "failure"
     WAKE = "wake"
 
@@ -81,8 +103,12 @@ class Simulator:
         push_delay: float = 0.0,
         pull_delay: float = 0.0,
         time_scale: float = 1.0,
+        learner: Learner | None = None,
     ) -> None:
-        """`time_scale`: a typical iteration time; the grid of times is laid relative to it."""
+        """`time_scale`: a typical iteration time; the grid of times is laid relative to it.
+
+        `learner`: computes gradients; without one a run only keeps time, and never runs out of work.
+        """
         self.now = 0.0
         self.pushes = 0
         self.version = 0
@@ -93,6 +119,10 @@ class Simulator:
         self._heap: list[tuple[float, int, Happening, int, int]] = []  # time, sequence, what, worker, plan
         self._sequence = 0
         self._workers = {each.worker: _Worker(each.worker, each.draw) for each in workers}
+        self._coordinator = coordinator
+        self._learner = learner
+        self._idle: list[_Worker] = []  # left for want of work
+        self._next_worker = max(self._workers, default=-1) + 1
         for each in workers:
             self._schedule(each.joins_at, Happening.JOIN, each.worker)
             if each.fails_at is not None:
@@ -116,17 +146,41 @@ class Simulator:
             if happening is Happening.JOIN:
                 self._driver.deliver(WorkerJoined(worker), time)
             elif happening is Happening.FAILURE:
-                workers[worker].plan += 1
-                self._driver.deliver(WorkerLeft(worker, "failed"), time)
+                self._leave(worker, "failed")
+            elif happening is Happening.IDLE:
+                self._idle.append(workers[worker])
+                self._leave(worker, "no work left")
             else:
                 self._driver.wake(time)
         return self.now
+
+    def _leave(self, worker: int, reason: str) -> None:
+        self._workers[worker].plan += 1
+        if self._learner is not None:
+            self._learner.leave(worker)
+        self._driver.deliver(WorkerLeft(worker, reason), self.now)
+        self._employ_the_idle()
+
+    def _employ_the_idle(self) -> None:
+        """Somebody's work came back: who has none returns under a new id, as in a real run."""
+        while self._idle and self._learner is not None and self._learner.work_came_back:
+            before = self._idle.pop(0)
+            again = self._workers[self._next_worker] = _Worker(self._next_worker, before.draw)
+            again.iteration = before.iteration
+            self._next_worker += 1
+            self._driver.deliver(WorkerJoined(again.worker), self.now)
 
     def _push(self, worker: _Worker, now: float) -> None:
         self.now = now
         self.pushes += 1
         worker.pushed += 1
-        self._driver.deliver(GradientArrived(Gradient(worker.worker, worker.pushed), worker.held), now)
+        gradient = Gradient(worker.worker, worker.pushed)
+        if self._learner is None:
+            self._driver.deliver(GradientArrived(gradient, worker.held), now)
+            return
+        samples, loss = self._learner.push(gradient)
+        self._driver.deliver(GradientArrived(gradient, worker.held, samples, loss), now)
+        self._employ_the_idle()
 
     def _schedule(self, time: float, happening: Happening, worker: int, plan: int = 0) -> None:
         self._sequence += 1
@@ -137,6 +191,9 @@ class Simulator:
     def send_parameters(self, worker: int) -> None:
         state = self._workers[worker]
         state.held = self.version
+        if self._learner is not None and not self._learner.pull(worker, worker):
+            self._schedule(self.now, Happening.IDLE, worker)
+            return
         begins = self.now + self._pull_delay
         state.computed_at = round(begins + state.draw(state.iteration, begins), self._digits)
         state.iteration += 1
@@ -152,10 +209,13 @@ class Simulator:
 
     def apply_update(self, command: ApplyUpdate) -> Statistics | None:
         self.version += 1
-        return None  # nobody computed a gradient that could be looked at
+        if self._learner is None:
+            return None  # nobody computed a gradient that could be looked at
+        return self._learner.apply(command, len(self._coordinator.progress.members))
 
     def discard_gradient(self, command: DiscardGradient) -> None:
-        pass  # nothing is kept of it
+        if self._learner is not None:
+            self._learner.discard(command)
 
     def wake_at(self, time: float) -> None:
         self._schedule(max(time, self.now), Happening.WAKE, -1)

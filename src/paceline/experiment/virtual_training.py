@@ -1,0 +1,97 @@
+"""Training in virtual time: real gradients and updates, in the order in which they would happen on a given group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paceline.core.coordinator import Coordinator
+from paceline.core.messages import ApplyUpdate, Statistics
+from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, stop_of, worker_speeds
+from paceline.experiment.training import RunResult
+from paceline.policies import Policy
+from paceline.recording.metrics import RunMetrics
+from paceline.recording.progress_log import Evaluation
+from paceline.recording.trace import TraceWriter
+from paceline.runtimes.driver import Observer
+from paceline.runtimes.simulated.simulator import Simulator, Stop
+from paceline.runtimes.speeds import SpeedModel
+from paceline.training.learner import Learner
+from paceline.training.task import Task
+
+
+class _EvaluatedLearner(Learner):
+    """A learner that is evaluated every so many samples, in no virtual time at all."""
+
+    simulator: Simulator
+    every: int | None
+    evaluations: list[Evaluation]
+
+    def apply(self, command: ApplyUpdate, members: int) -> Statistics | None:
+        before = self.store.samples
+        seen = super().apply(command, members)
+        if self.every is not None and self.store.samples // self.every > before // self.every:
+            self.judge()
+        return seen
+
+    def judge(self) -> None:
+        store = self.store
+        self.evaluations.append(Evaluation(self.simulator.now, store.samples, store.version, self.evaluate()))
+
+
+def train_virtually(
+    task: Task,
+    policy: Policy | str,
+    simulation: Simulation,
+    *,
+    epochs: int = 1,
+    lr_scaling: str = "linear",
+    evaluate_every: int | None = None,
+    speeds: Mapping[int, SpeedModel] | None = None,
+    trace_file: Path | None = None,
+    observers: Sequence[Observer] = (),
+) -> RunResult:
+    """Train a task under a policy on simulated workers. The same arguments give the same weights, to the bit.
+
+    The run ends with its epochs, or at the end that the simulation names. With a test set it is evaluated each epoch,
+    or every `evaluate_every` samples, and at the end.
+    """
+    speeds = worker_speeds(simulation) if speeds is None else speeds
+    chosen = policy_for(policy, len(speeds))
+    learner = _EvaluatedLearner(
+        task,
+        workers=len(speeds),
+        epochs=epochs,
+        seed=simulation.seed,
+        lr_scaling=lr_scaling,
+        statistics=chosen.wants_statistics,
+    )
+    metrics = RunMetrics()
+    writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
+    simulator = Simulator(
+        simulated_workers(simulation, speeds),
+        Coordinator(chosen),
+        [metrics.observe, *([writer.observe] if writer else []), *observers],
+        push_delay=simulation.push_delay,
+        pull_delay=simulation.pull_delay,
+        time_scale=min(each.mean for each in speeds.values()),
+        learner=learner,
+    )
+    learner.simulator = simulator
+    learner.evaluations = []
+    learner.every = None if task.test is None else evaluate_every or len(task.train)
+    has_end = any(each is not None for each in (simulation.duration, simulation.updates, simulation.pushes))
+    try:
+        simulator.run(stop_of(simulation, speeds) if has_end else Stop())
+    finally:
+        if writer is not None:
+            writer.close(simulator.now)
+    evaluated = learner.evaluations[-1].version if learner.evaluations else -1
+    if task.test is not None and evaluated != learner.store.version:
+        learner.judge()
+    return RunResult(
+        learner.state(),
+        metrics.summary(str(policy), simulator.now),
+        learner.store.samples,
+        evaluations=learner.evaluations,
+    )

@@ -1,0 +1,53 @@
+"""One learning rate for all policies: what suits BSP diverges nowhere, in a group of eight unequal workers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from paceline.experiment.simulation import Simulation
+from paceline.experiment.virtual_training import train_virtually
+from paceline.policies import POLICIES
+from paceline.training.learner import DivergedError
+from paceline.training.task import Task
+
+pytestmark = pytest.mark.slow
+
+GROUP = Simulation(intervals=(1.0, 1.0, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0), jitter=0.05)
+VARIANTS = [*POLICIES, "dssp:capped=false", "elastic-bsp:inside=gather", "backup:k=5,late=interrupt", "dbw:blind=true"]
+RATE = 0.02  # two thirds of the rate at which BSP diverges
+BEGINS_AT = 40.0  # the loss
+
+
+def task(rate: float) -> Task:
+    """A quadratic, noisy and badly scaled."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2048, 10, generator=generator) * torch.logspace(0, 0.8, 10)
+    y = x @ torch.randn(10, 1, generator=generator) + 0.1 * torch.randn(2048, 1, generator=generator)
+    data = TensorDataset(x, y)
+    torch.manual_seed(1)
+    return Task(nn.Linear(10, 1), F.mse_loss, data, data, partial(torch.optim.SGD, lr=rate), batch_size=16)
+
+
+def final_loss(policy: str, lr_scaling: str = "linear", rate: float = RATE) -> float:
+    result = train_virtually(task(rate), policy, GROUP, epochs=4, lr_scaling=lr_scaling)
+    return result.evaluations[-1].figures["loss"]
+
+
+@pytest.mark.parametrize("policy", VARIANTS)
+def test_a_rate_that_suits_bsp_does_not_diverge_under_any_policy(policy: str) -> None:
+    assert final_loss(policy) < BEGINS_AT / 20
+
+
+def test_without_the_rule_asynchronous_models_diverge_at_that_rate() -> None:
+    begins_at = task(RATE).evaluate(task(RATE).model.state_dict())["loss"]
+    assert begins_at > BEGINS_AT
+    assert final_loss("bsp", "none") < BEGINS_AT / 20
+    assert not final_loss("bsp", "none", rate=1.5 * RATE) < BEGINS_AT
+    with pytest.raises(DivergedError):
+        final_loss("asp", "none")
