@@ -71,7 +71,7 @@ def run_script(script: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=functions.PATIENCE,
         check=False,
         env={
             **os.environ,

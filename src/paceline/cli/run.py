@@ -32,7 +32,7 @@ def run_command(
     strip: options.Gantt = None,
 ) -> None:
     """Run train(worker) of a script on local workers."""
-    from paceline.cli.training import Asked, train_and_compare  # torch takes a second to import
+    from paceline.cli.training import Asked, check, train_and_compare  # torch takes a second to import
     from paceline.experiment.script import script_functions
 
     asked = Asked(
@@ -49,5 +49,6 @@ def run_command(
         as_json=as_json,
         gantt=strip,
     )
+    check(asked)
     train, evaluate = script_functions(script, tuple(arguments or ()))
     train_and_compare(train, evaluate, asked)

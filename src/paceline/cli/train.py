@@ -38,21 +38,10 @@ def train_command(
     strip: options.Gantt = None,
 ) -> None:
     """Train a built-in task on local workers, under one policy or under several, one after another."""
-    from paceline.cli.training import Asked, train_and_compare  # torch takes a second to import
+    from paceline.cli.training import Asked, check, train_and_compare  # torch takes a second to import
     from paceline.experiment.tasks import settings_of, task_of
 
     settings = settings_of(task)
-    chosen = task_of(
-        task,
-        model=model,
-        data=data,
-        optimizer=optimizer,
-        learning_rate=lr,
-        momentum=momentum,
-        batch_size=batch_size,
-        sharding=sharding,
-        seed=seed,
-    )
     asked = Asked(
         name=task,
         policies=policy_names(policy or ["bsp"]),
@@ -66,5 +55,17 @@ def train_command(
         out=out,
         as_json=as_json,
         gantt=strip,
+    )
+    check(asked)
+    chosen = task_of(
+        task,
+        model=model,
+        data=data,
+        optimizer=optimizer,
+        learning_rate=lr,
+        momentum=momentum,
+        batch_size=batch_size,
+        sharding=sharding,
+        seed=seed,
     )
     train_and_compare(chosen.learn, chosen.evaluate, asked)

@@ -43,14 +43,24 @@ class Asked(msgspec.Struct, frozen=True):
     gantt: bool | None
 
 
-def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | None, asked: Asked) -> None:
-    """One run per policy, and the table."""
-    if asked.target is not None and (evaluate is None or not 0 < asked.target <= 1):
-        raise ConfigurationError(
-            f"--target-accuracy {asked.target:g}: needs an evaluation, and must be above 0 and at most 1"
-        )
+def check(asked: Asked) -> None:
+    """Refuse what is impossible before anything is loaded or started."""
+    asked.group.check(
+        epochs=asked.epochs,
+        lr_scaling=asked.lr_scaling,
+        not_finite=asked.not_finite,
+        evaluate_every=asked.evaluate_every,
+    )
+    if asked.target is not None and not 0 < asked.target <= 1:
+        raise ConfigurationError(f"--target-accuracy {asked.target:g}: must be above 0 and at most 1, as in 0.95")
     for name in asked.policies:
         policy_for(name, asked.group.workers)
+
+
+def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | None, asked: Asked) -> None:
+    """One run per policy, and the table."""
+    if asked.target is not None and evaluate is None:
+        raise ConfigurationError(f"--target-accuracy: {asked.name} has no evaluate(state) that could find an accuracy")
     console = output()
     rows: list[TrainingRow] = []
     try:

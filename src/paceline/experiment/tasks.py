@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from paceline.core.errors import ConfigurationError
+from paceline.training.choices import SHARDINGS
 from paceline.training.datasets import load
 from paceline.training.models import make
 from paceline.training.task import Task
@@ -62,6 +63,8 @@ def task_of(
     settings = settings_of(name)
     if optimizer not in OPTIMIZERS:
         raise ConfigurationError(f"unknown optimizer {optimizer!r}; there are: {', '.join(OPTIMIZERS)}")
+    if sharding not in SHARDINGS:
+        raise ConfigurationError(f"unknown sharding {sharding!r}; there are: {', '.join(SHARDINGS)}")
     rate = settings.learning_rate if learning_rate is None else learning_rate
     if not 0 < rate < float("inf"):
         raise ConfigurationError(f"the learning rate is {rate:g}; it must be above 0")
