@@ -54,10 +54,10 @@ class FakeLink:
         self.pushed.append(Pushed(samples, units, loss, self.segment.gradient.clone()))
         self.store.apply([Contribution(self.segment.gradient, samples)], samples)
         if self.ledger is not None:
-            self.ledger.finish(0, units)
+            self.ledger.finish(self.ledger.hand_in(0, units))
         self.segment.parameters.copy_(self.store.flat)
 
-    def skip(self, units: int) -> None:
+    def skip(self, samples: int, units: int) -> None:
         self.skipped.append(units)
         if self.ledger is not None:
             self.ledger.drop(0, units)

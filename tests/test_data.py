@@ -44,7 +44,7 @@ def test_fast_workers_take_more_and_each_takes_batches_of_its_own_size() -> None
 def test_what_comes_back_is_cut_to_the_batches_of_who_takes_it_and_goes_first() -> None:
     ledger = WorkLedger(20, 1)
     ledger.lease(0, 7)
-    ledger.give_back(0)
+    ledger.give_back(ledger.hand_in(0))
     assert spans([ledger.lease(1, 3) for _ in range(4)]) == [(0, 0, 3), (0, 3, 6), (0, 6, 7), (0, 7, 10)]
 
 
@@ -52,12 +52,13 @@ def test_a_discarded_gradient_takes_back_its_own_units_and_not_those_that_its_wo
     ledger = WorkLedger(9, 1)
     for _ in range(3):
         ledger.lease(0, 3)
-    ledger.give_back(0)  # of the first push
-    assert ledger.leased_by(0) == 2
-    ledger.give_back_newest(0, 1)  # what it is at
-    assert ledger.leased_by(0) == 1
-    ledger.finish(0)  # of the second push
-    assert ledger.applied == 3
+    first, second = ledger.hand_in(0), ledger.hand_in(0)
+    assert ledger.leased_by(0) == 1 and ledger.outstanding == 3
+    ledger.finish(second)
+    ledger.give_back(first)
+    assert ledger.leased_by(0) == 1 and ledger.outstanding == 1
+    ledger.release(0)  # what it is at
+    assert ledger.leased_by(0) == 0 and ledger.outstanding == 0
     assert spans([ledger.lease(1, 3) for _ in range(3)]) == [(0, 0, 3), (0, 6, 9), None]
 
 
@@ -65,8 +66,10 @@ def test_units_given_up_together_come_back_in_their_order() -> None:
     ledger = WorkLedger(6, 1)
     for _ in range(3):
         ledger.lease(0, 2)
-    ledger.give_back_newest(0, 3)
-    assert spans([ledger.lease(1, 2) for _ in range(3)]) == [(0, 0, 2), (0, 2, 4), (0, 4, 6)]
+    ledger.release(0, 2)
+    ledger.release(0)
+    ledger.release(5)  # who never had any
+    assert spans([ledger.lease(1, 2) for _ in range(3)]) == [(0, 2, 4), (0, 4, 6), (0, 0, 2)]
 
 
 def test_dropped_samples_are_counted_and_complete_the_run() -> None:
@@ -74,18 +77,18 @@ def test_dropped_samples_are_counted_and_complete_the_run() -> None:
     ledger.lease(0, 3)
     ledger.lease(0, 3)
     ledger.drop(0)
-    assert ledger.dropped == 2 and ledger.leased_by(0) == 1
-    ledger.finish(0)
-    assert ledger.applied == 3 and ledger.complete and ledger.outstanding == 0
+    assert ledger.dropped == 3 and ledger.leased_by(0) == 1
+    ledger.finish(ledger.hand_in(0))
+    assert ledger.applied == 2 and ledger.complete and ledger.outstanding == 0
 
 
 def test_a_push_of_several_batches_finishes_all_of_them() -> None:
     ledger = WorkLedger(8, 1)
     for _ in range(3):
         ledger.lease(0, 2)
-    ledger.finish(0, 2)
+    ledger.finish(ledger.hand_in(0, 2))
     assert ledger.applied == 4 and ledger.leased_by(0) == 1
-    ledger.finish(0, 0)
+    ledger.finish(())
     assert ledger.applied == 4
 
 
@@ -126,7 +129,7 @@ def test_a_late_joiner_has_no_part_and_takes_what_came_back() -> None:
     ledger = WorkLedger(8, 1, parts=2)
     ledger.lease(0, 4, part=0)
     assert ledger.lease(2, 4, part=2) is None
-    ledger.give_back(0)
+    ledger.give_back(ledger.hand_in(0))
     assert ledger.available
     assert ledger.lease(2, 3, part=2) == Unit(0, 0, 3, 0, 2)
 
@@ -150,7 +153,7 @@ class Group:
         self.ledger = WorkLedger(samples, epochs, workers if static else 1)
         self.static = static
         self.at: dict[int, list[Unit]] = {worker: [] for worker in range(workers)}  # leased and not pushed
-        self.pending: dict[int, list[Unit]] = defaultdict(list)  # pushed, without a fate
+        self.pending: dict[int, list[tuple[Unit, ...]]] = defaultdict(list)  # pushed, without a fate
         self.applied: Counter[tuple[int, int]] = Counter()  # (epoch, sample)
         self.dropped: Counter[tuple[int, int]] = Counter()
         self.next = workers
@@ -160,11 +163,12 @@ class Group:
             self.at[self.next] = []
             self.next += 1
         elif self.pending[worker] and action == "finish":
-            self.count(self.applied, self.pending[worker].pop(0))
-            self.ledger.finish(worker)
+            units = self.pending[worker].pop(size % len(self.pending[worker]))
+            for unit in units:
+                self.count(self.applied, unit)
+            self.ledger.finish(units)
         elif self.pending[worker] and action == "give back":
-            self.pending[worker].pop(0)
-            self.ledger.give_back(worker)
+            self.ledger.give_back(self.pending[worker].pop(0))
         elif worker in self.at:
             self.act_as_member(worker, action, size)
 
@@ -176,7 +180,9 @@ class Group:
                 assert 1 <= unit.samples <= size
                 at.append(unit)
         elif action == "push":
-            self.pending[worker] += at
+            units = self.ledger.hand_in(worker, len(at))
+            assert units == tuple(at)
+            self.pending[worker].append(units)
             at.clear()
         elif action == "drop":
             for unit in at:
@@ -184,7 +190,7 @@ class Group:
             self.ledger.drop(worker, len(at))
             at.clear()
         elif action in ("restart", "die"):
-            self.ledger.give_back_newest(worker, len(at))
+            self.ledger.release(worker, len(at) if action == "restart" else None)
             at.clear()
             if action == "die":
                 self.ledger.abandon(worker)
@@ -223,7 +229,8 @@ def test_every_sample_is_applied_or_dropped_once_per_epoch_whatever_happens(
     group = Group(samples, epochs, workers, static)
     for worker, action, size in happenings:
         group.act(worker, action, size)
-        assert group.ledger.outstanding == sum(map(len, [*group.at.values(), *group.pending.values()]))
+        pushed = [units for of_worker in group.pending.values() for units in of_worker]
+        assert group.ledger.outstanding == sum(map(len, [*group.at.values(), *pushed]))
     group.end()
     ledger = group.ledger
     assert group.applied + group.dropped == Counter((e, index) for e in range(epochs) for index in range(samples))

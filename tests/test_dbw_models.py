@@ -154,3 +154,9 @@ def test_gain_sees_a_rising_loss_and_ignores_updates_without_one() -> None:
 def test_learning_rate_proportional_to_k_reaches_its_full_value_with_a_full_round() -> None:
     assert GainModel(0.4, proportional=True, window=5).eta([1, 2, 4, 8], 4) == pytest.approx([0.1, 0.2, 0.4, 0.4])
     assert GainModel(0.4, proportional=False, window=5).eta([1, 4], 4) == pytest.approx([0.4, 0.4])
+
+
+def test_the_optimizers_own_learning_rate_is_taken_where_the_runtime_tells_it() -> None:
+    model = GainModel(0.4, proportional=True, window=5)
+    model.observe(Statistics(2, 1.0, 0.5, 1.0, learning_rate=0.2), 4)
+    assert model.eta([4], 4) == pytest.approx([0.2])

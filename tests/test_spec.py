@@ -62,12 +62,12 @@ def test_defaults_and_spellings() -> None:
         (
             "dbw:learning_rate=0",
             "policy 'dbw': learning_rate=0 is not possible; learning_rate is float > 0, default 0.05"
-            " (eta, the optimizer's learning rate for a full round)",
+            " (eta for a full round, where the optimizer's own rate is not known)",
         ),
         (
             "dbw:learning_rate=nan",
             "policy 'dbw': learning_rate=nan is not possible; learning_rate is float > 0, default 0.05"
-            " (eta, the optimizer's learning rate for a full round)",
+            " (eta for a full round, where the optimizer's own rate is not known)",
         ),
         (
             "dssp:wait=never",

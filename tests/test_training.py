@@ -178,7 +178,7 @@ def test_a_worker_that_leaves_gives_back_what_it_was_at_and_keeps_what_it_pushed
     ledger.lease(0, 2)
     aggregation.leave(0)
     slot.fill_(100.0)  # its process came back
-    assert ledger.leased_by(0) == 1
+    assert ledger.leased_by(0) == 0 and ledger.outstanding == 1
     again = ledger.lease(1, 9)
     assert again is not None and (again.begin, again.end) == (2, 4)
     aggregation.apply(ApplyUpdate((pushed,)), members=1)
@@ -191,10 +191,10 @@ def test_the_samples_of_a_discarded_gradient_go_back_or_are_counted_where_nobody
     aggregation = Aggregation(sgd(), statistics=False, ledger=ledger)
     late = arrive(aggregation, 0, 1, torch.ones(2))
     aggregation.discard(DiscardGradient(late, "late"))
-    assert ledger.available and ledger.outstanding == 0 and aggregation.discarded_samples == 0
+    assert ledger.available and ledger.outstanding == 0 and aggregation.dropped == 0
     own = Aggregation(sgd(), statistics=False)
     own.discard(DiscardGradient(arrive(own, 0, 1, torch.ones(2), samples=5), "late"))
-    assert own.discarded_samples == 5
+    assert own.dropped == 5
 
 
 def test_the_samples_that_go_back_are_those_of_the_gradient_that_was_discarded() -> None:

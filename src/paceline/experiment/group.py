@@ -45,6 +45,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
         ):
             if given not in known:
                 raise ConfigurationError(f"unknown {what} {given!r}; there are: {', '.join(known)}")
+        self._check_range()
         largest = self.workers if self.most is None else self.most
         for each in self.slowdowns:
             if not 0 <= each.worker < largest:
@@ -56,6 +57,14 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
                 )
         self.devices()
         self.paces()
+
+    def _check_range(self) -> None:
+        for what, value, fits in (
+            ("least", self.least, self.least is None or 1 <= self.least <= self.workers),
+            ("most", self.most, self.most is None or self.most >= self.workers),
+        ):
+            if not fits:
+                raise ConfigurationError(f"{what} is {value}, and the group begins with {self.workers} workers")
 
     def threads(self) -> int:
         """Of torch in each process: the cores, shared among the workers."""
@@ -76,6 +85,8 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
             ) from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigurationError(f"device {self.device!r} was asked for, but there is no CUDA here")
+        if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+            raise ConfigurationError(f"device {self.device!r} was asked for; there are {torch.cuda.device_count()}")
         if device.type == "cuda" and device.index is None:
             return lambda index: f"cuda:{index % torch.cuda.device_count()}"
         return lambda index: self.device
@@ -122,7 +133,7 @@ def size_of(workers: int | str) -> tuple[int, int | None, int | None]:
     """How many workers a group begins with, and its range: of 4, or of "2..4"."""
     if isinstance(workers, int):
         return workers, None, None
-    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", workers.strip())
+    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", workers.strip()) if isinstance(workers, str) else None
     if found is None:
         raise ConfigurationError(f"workers {workers!r}: must be a number or a range, as in 4 or 2..4")
     if found[2] is None:

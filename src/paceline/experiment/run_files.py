@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,14 @@ class RunFiles:
             self.directory.mkdir(parents=True, exist_ok=True)
             if (self.directory / "trace.jsonl").exists():
                 raise ConfigurationError(f"{self.directory} holds a run already; choose another directory")
-            self.trace = TraceWriter(self.directory / "trace.jsonl", self._policy)
+            # The trace comes last: where it is, a run has begun.
             self.metrics = MetricsWriter(self.directory / "metrics.jsonl")
-            self.control = Control(self.directory)
+            with ExitStack() as undo:
+                undo.callback(self.metrics.close)
+                self.control = Control(self.directory)
+                undo.callback(self.control.close)
+                self.trace = TraceWriter(self.directory / "trace.jsonl", self._policy)
+                undo.pop_all()
         except OSError as problem:
             raise ConfigurationError(f"{self.directory}: cannot be written: {problem.strerror}") from None
         return self
@@ -84,7 +90,7 @@ def read_configuration(directory: Path) -> Configuration:
         return msgspec.json.decode(path.read_bytes(), type=Configuration)
     except OSError as problem:
         raise ConfigurationError(f"{path}: cannot be read: {problem.strerror}; is this a run directory?") from None
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise ConfigurationError(f"{path}: is not the configuration of a training run: {problem}") from None
 
 

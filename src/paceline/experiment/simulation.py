@@ -168,7 +168,7 @@ def simulated_workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) 
         draw = speed.start(f"{simulation.seed}/{worker}/speed")
         if simulation.jitter:
             draw = jittered(draw, simulation.jitter, f"{simulation.seed}/{worker}/jitter")
-        for each in simulation.slowdowns:
+        for each in sorted(simulation.slowdowns, key=lambda each: each.begin):
             if each.worker == worker:
                 draw = slowed(draw, each.factor, each.begin, each.until)
         workers.append(

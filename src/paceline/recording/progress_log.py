@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 
@@ -72,5 +74,23 @@ class MetricsWriter:
 
 def read_metrics(path: Path) -> list[Line]:
     """The whole lines of a metrics.jsonl."""
-    decoder = msgspec.json.Decoder(Line)
-    return [decoder.decode(line) for line in path.read_bytes().splitlines() if line.endswith(b"}")]
+    decoder = msgspec.json.Decoder(Measurement | _WrittenEvaluation)
+    lines = [decoder.decode(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    return [
+        line
+        if isinstance(line, Measurement)
+        else Evaluation(line.seconds, line.samples, line.version, finite_or_nan(line.figures))
+        for line in lines
+    ]
+
+
+class _WrittenEvaluation(msgspec.Struct, frozen=True, tag="Evaluation"):
+    seconds: float
+    samples: int
+    version: int
+    figures: dict[str, float | None]
+
+
+def finite_or_nan(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """JSON has no number for what is not finite: it comes back as None."""
+    return {name: math.nan if value is None else value for name, value in figures.items()}

@@ -33,10 +33,11 @@ class Pace:
 
     def start(self, seed: str) -> Callable[[int, float, float], float]:
         draw = None if self.speed is None else self.speed.start(seed)
+        slowdowns = sorted(self.slowdowns, key=lambda each: each.begin)  # each acts on what the earlier ones left
 
         def seconds(iteration: int, began: float, took: float) -> float:
             wanted = took if draw is None else max(took, draw(iteration, began))
-            for each in self.slowdowns:
+            for each in slowdowns:
                 wanted = stretched(wanted, began, each.factor, each.begin, each.until)
             return wanted
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Statistics
-from paceline.training.data import WorkLedger
+from paceline.training.data import Unit, WorkLedger
 from paceline.training.parameters import Contribution, ParameterStore, statistics_of
 
 
@@ -21,7 +21,7 @@ class Arrived:
 
     gradient: Tensor
     samples: int
-    units: int
+    units: tuple[Unit, ...]
     loss: float | None
 
 
@@ -36,11 +36,15 @@ class Aggregation:
     _samples: int = 0  # in all of these
     _round: float = 1.0
 
-    def arrive(self, gradient: Gradient, tensor: Tensor, samples: int, units: int, loss: float | None) -> None:
-        """It stays where it lies until its fate is decided, so nobody may write there."""
-        self._arrived[gradient] = Arrived(tensor, samples, units, loss)
+    def arrive(
+        self, gradient: Gradient, tensor: Tensor, samples: int, units: int, loss: float | None
+    ) -> tuple[Unit, ...]:
+        """It stays where it lies until its fate is decided, so nobody may write there. Returns its units."""
+        handed_in = self.ledger.hand_in(gradient.worker, units) if self.ledger is not None and units else ()
+        self._arrived[gradient] = Arrived(tensor, samples, handed_in, loss)
         self._samples += samples - self._batches.get(gradient.worker, 0)
         self._batches[gradient.worker] = samples
+        return handed_in
 
     def move_aside(self, gradient: Gradient) -> None:
         """Its worker goes on before its fate is decided, and will need the memory where it lies."""
@@ -51,12 +55,11 @@ class Aggregation:
     def leave(self, worker: int) -> None:
         """The worker is gone, and its next batches with it. What it pushed keeps its units until its fate is known."""
         self._samples -= self._batches.pop(worker, 0)
-        pending = [gradient for gradient in self._arrived if gradient.worker == worker]
-        for gradient in pending:
-            self.move_aside(gradient)  # its process may come back, under another id
+        for gradient in self._arrived:
+            if gradient.worker == worker:
+                self.move_aside(gradient)  # its process may come back, under another id
         if self.ledger is not None:
-            units = sum(self._arrived[gradient].units for gradient in pending)
-            self.ledger.give_back_newest(worker, self.ledger.leased_by(worker) - units)
+            self.ledger.release(worker)
 
     def apply(self, command: ApplyUpdate, members: int) -> Statistics | None:
         arrived = [self._arrived.pop(gradient) for gradient in command.gradients]
@@ -68,8 +71,8 @@ class Aggregation:
         seen = statistics_of(contributions, self.store.learning_rate) if self.statistics else None
         self.store.apply(contributions, self._samples_per_round(members))
         if self.ledger is not None:
-            for gradient, each in zip(command.gradients, arrived, strict=True):
-                self.ledger.finish(gradient.worker, each.units)
+            for each in arrived:
+                self.ledger.finish(each.units)
         return seen
 
     def _samples_per_round(self, members: int) -> float:
@@ -84,7 +87,7 @@ class Aggregation:
     def discard(self, command: DiscardGradient) -> None:
         arrived = self._arrived.pop(command.gradient)
         if self.ledger is not None and arrived.units:
-            self.ledger.give_back(command.gradient.worker, arrived.units)
+            self.ledger.give_back(arrived.units)
         else:
             self.dropped += arrived.samples
 

@@ -12,6 +12,7 @@ takes it. So every sample counts once per epoch, or is counted as dropped.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -70,10 +71,12 @@ class WorkLedger:
         self.parts = parts
         self.applied = 0  # samples whose gradient became part of an update
         self.dropped = 0  # samples whose gradient was not finite, and was skipped
-        self._at = dict.fromkeys(range(parts), (0, 0))  # the epoch and position up to which it was given out
+        # The epoch and position up to which each part was given out; with more parts than samples some are empty.
+        self._at = {part: (0, 0) if part < samples else (epochs, 0) for part in range(parts)}
         self._unowned = [0] if parts == 1 else []  # the parts that are for anybody
         self._returned: deque[Unit] = deque()
         self._leased: dict[int, deque[Unit]] = {}
+        self._undecided = 0  # units of gradients without a fate
 
     def lease(self, worker: int, batch_size: int, part: int | None = None) -> Unit | None:
         """The next unit for this worker, from its own part if it has one; None: there is none for it at present.
@@ -111,30 +114,33 @@ class WorkLedger:
         self._at[part] = (epoch, end) if end < size else (epoch + 1, 0)
         return Unit(epoch, begin, end, part, self.parts)
 
-    def finish(self, worker: int, units: int = 1) -> None:
-        """The gradient of this worker's oldest leased units was applied."""
-        self.applied += sum(unit.samples for unit in self._oldest(worker, units))
+    def hand_in(self, worker: int, units: int = 1) -> tuple[Unit, ...]:
+        """The worker pushed the gradient of its oldest leased units; they are part of it until its fate is known."""
+        self._undecided += units
+        return tuple(self._leased[worker].popleft() for _ in range(units))
 
-    def give_back(self, worker: int, units: int = 1) -> None:
-        """The gradient of this worker's oldest leased units was discarded."""
-        self._returned.extend(self._oldest(worker, units))
+    def finish(self, units: Sequence[Unit]) -> None:
+        """The gradient of these units was applied."""
+        self._undecided -= len(units)
+        self.applied += sum(unit.samples for unit in units)
+
+    def give_back(self, units: Sequence[Unit]) -> None:
+        """The gradient of these units was discarded."""
+        self._undecided -= len(units)
+        self._returned.extend(units)
 
     def drop(self, worker: int, units: int = 1) -> None:
-        """The worker skips the batches that it was at: their gradient is not finite."""
-        self.dropped += sum(unit.samples for unit in self._newest(worker, units))
+        """The worker skips the oldest batches that it has: their gradient is not finite."""
+        self.dropped += sum(self._leased[worker].popleft().samples for _ in range(units))
 
-    def give_back_newest(self, worker: int, units: int) -> None:
-        """The worker gives up what it was at; a gradient that it pushed before keeps its units."""
-        self._returned.extend(self._newest(worker, units))
-
-    def _oldest(self, worker: int, units: int) -> list[Unit]:
-        return [self._leased[worker].popleft() for _ in range(units)]
-
-    def _newest(self, worker: int, units: int) -> list[Unit]:
-        return [self._leased[worker].pop() for _ in range(units)][::-1]
+    def release(self, worker: int, units: int | None = None) -> None:
+        """The worker gives up the newest units that it has, or all; what it handed in is not among them."""
+        leased = self._leased.get(worker, deque())
+        count = len(leased) if units is None else units
+        self._returned.extend([leased.pop() for _ in range(count)][::-1])
 
     def leased_by(self, worker: int) -> int:
-        """How many units this worker has."""
+        """How many units this worker has, and has not handed in."""
         return len(self._leased.get(worker, ()))
 
     def abandon(self, part: int) -> None:
@@ -149,8 +155,8 @@ class WorkLedger:
 
     @property
     def outstanding(self) -> int:
-        """Units that somebody works on."""
-        return sum(map(len, self._leased.values()))
+        """Units that somebody works on, or whose gradient has no fate yet."""
+        return sum(map(len, self._leased.values())) + self._undecided
 
     @property
     def complete(self) -> bool:
@@ -160,7 +166,7 @@ class WorkLedger:
 
 def fetch(dataset: Any, indices: Tensor) -> Any:
     """These samples as one batch. A tuple of tensors is indexed at once, anything else sample by sample."""
-    if isinstance(dataset, TensorDataset):
+    if type(dataset) is TensorDataset:
         return tuple(tensor[indices] for tensor in dataset.tensors)
     if hasattr(dataset, "__getitems__"):
         return default_collate(dataset.__getitems__(indices.tolist()))
@@ -182,10 +188,13 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 def samples_of(batch: Any) -> int:
     """How many samples a batch of the user's own has: the length of its first tensor; 1 if there is none."""
+    first = next(_tensors_of(batch), None)
+    return len(first) if first is not None and first.dim() else 1
+
+
+def _tensors_of(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
-        return len(batch) if batch.dim() else 1
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, list | tuple) and batch:
-        return samples_of(batch[0])
-    return 1
+        yield batch
+    elif isinstance(batch, dict | list | tuple):
+        for each in batch.values() if isinstance(batch, dict) else batch:
+            yield from _tensors_of(each)

@@ -69,6 +69,9 @@ def layout_of(model: nn.Module) -> Layout:
     trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if not trained:
         raise ConfigurationError("the model has no parameters that require a gradient: there is nothing to train")
+    for name, each in [*model.named_parameters(), *model.named_buffers()]:
+        if nn.parameter.is_lazy(each):
+            raise ConfigurationError(f"the shape of {name!r} is not known yet (lazy): call the model once first")
     parameters = _entries(trained)
     dtypes = {entry.dtype for entry in parameters}
     if len(dtypes) > 1:
@@ -78,7 +81,10 @@ def layout_of(model: nn.Module) -> Layout:
     names = {id(each): name for name, each in [*trained, *others]}
     alias = {name: names[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
     alias |= {name: names[id(each)] for name, each in model.named_buffers(remove_duplicate=False)}
-    keys = tuple((key, alias[key]) for key in model.state_dict() if key in alias)
+    unknown = [key for key in model.state_dict() if key not in alias]
+    if unknown:
+        raise ConfigurationError(f"the model's state has {unknown[0]!r}, which is no tensor of it")
+    keys = tuple((key, alias[key]) for key in model.state_dict())
     return Layout(parameters, _entries(others), keys)
 
 

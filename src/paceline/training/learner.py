@@ -96,7 +96,7 @@ class Learner:
             state.holds = self._newest()
         state.holds.holders += 1
         if state.unit is not None:  # it was interrupted, and has not pushed it
-            self.ledger.give_back_newest(worker, 1)
+            self.ledger.release(worker)
         state.unit = self.ledger.lease(worker, self._task.batch_size, state.part)
         return state.unit is not None
 

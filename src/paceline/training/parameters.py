@@ -24,7 +24,9 @@ from paceline.training.layout import Layout, views
 CACHED = 1 << 16  # numbers that are looked at together, so that they are read from memory once
 
 # They treat every number for itself, so a whole group of parameters may be one flat tensor: a step then costs the same
-# however many layers the model has. `foreach` and the like change nothing about the result.
+# however many layers the model has. In the types below the result is the same to the last bit, with `foreach` as well;
+# the kernels of `fused`, and those of shorter types, round differently where a tensor ends.
+EXACT = (torch.float32, torch.float64)
 ELEMENTWISE = (
     *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
     *(torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop, torch.optim.ASGD),
@@ -63,9 +65,9 @@ class ParameterStore:
         self._pieces = _pieces(layout, spec)
         self._tensors = [nn.Parameter(view) for view in self._views(self.flat)]
         self.optimizer = _make(spec, self._pieces, self._tensors)
-        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         self._every = spec.scheduler_every
         self._scheduler = _make_scheduler(spec, self.optimizer)
+        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -129,8 +131,16 @@ class ParameterStore:
                 " scheduler_every, in samples"
             )
         for _ in range(self.samples // every - (self.samples - samples) // every):
-            self._scheduler.step()
+            try:
+                self._scheduler.step()
+            except ValueError as problem:
+                raise ConfigurationError(f"the scheduler cannot go on: {problem}") from None
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+
+
+def warm_up() -> None:
+    """Make an optimizer once: the first one of a process loads two seconds' worth of modules."""
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)
 
 
 def statistics_of(contributions: Sequence[Contribution], learning_rate: float | None = None) -> Statistics:
@@ -167,7 +177,8 @@ class _Piece(NamedTuple):
 def _pieces(layout: Layout, spec: OptimizerSpec) -> list[_Piece]:
     """One piece per parameter; neighbours of one group are one piece where the optimizer cannot tell the difference."""
     group_of = {name: number for number, (names, _) in enumerate(spec.groups) for name in names}
-    merges = spec.kind in ELEMENTWISE
+    fused = any(options.get("fused") for options in (spec.arguments, *(own for _, own in spec.groups)))
+    merges = spec.kind in ELEMENTWISE and layout.dtype in EXACT and not fused
     pieces: list[_Piece] = []
     begin = 0
     for entry in layout.parameters:
@@ -187,9 +198,12 @@ def _make(spec: OptimizerSpec, pieces: Sequence[_Piece], tensors: Sequence[nn.Pa
     for piece, tensor in zip(pieces, tensors, strict=True):
         groups[piece.group]["params"].append(tensor)
     try:
-        return spec.kind(groups, **spec.arguments)
+        optimizer = spec.kind(groups, **spec.arguments)
     except (TypeError, ValueError) as problem:
         raise ConfigurationError(f"{spec.kind.__name__} cannot be made: {problem}") from None
+    if any("lr" not in group for group in optimizer.param_groups):
+        raise ConfigurationError(f"{spec.kind.__name__} has no learning rate: its groups need an 'lr'")
+    return optimizer
 
 
 def _make_scheduler(spec: OptimizerSpec, optimizer: torch.optim.Optimizer) -> Any:
@@ -225,13 +239,17 @@ def spec_of(
     grouped: list[tuple[list[str], dict[str, Any]]] = []
     if groups is None:
         grouped.append(([entry.name for entry in layout.parameters], {}))
+    seen: set[str] = set()
     for number, group in enumerate(groups or ()):
-        if "params" not in group:
+        if not isinstance(group, Mapping) or "params" not in group:
             raise ConfigurationError(f"parameter group {number} has no 'params'")
         given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         for each in given:
             if id(each) not in names:
                 raise ConfigurationError(f"parameter group {number} has a parameter that is not the model's")
+            if names[id(each)] in seen:
+                raise ConfigurationError(f"parameter {names[id(each)]!r} is there twice in the parameter groups")
+            seen.add(names[id(each)])
         own = {key: value for key, value in group.items() if key != "params"}
         grouped.append(([names[id(each)] for each in given if each.requires_grad], own))
     return OptimizerSpec(kind, dict(arguments), grouped)

@@ -7,6 +7,7 @@ other device it stays there, and both directions are a copy through the segment,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,8 +25,8 @@ class Replica:
         self._staged = device.type != "cpu" if staged is None else staged
         self._incoming = views(segment.parameters, segment.layout.parameters)
         self._slots = views(segment.gradient, segment.layout.parameters)
-        frozen = {name: each for name, each in model.named_parameters() if not each.requires_grad}
-        self._others: dict[str, Tensor] = frozen | dict(model.named_buffers())
+        self._frozen = {name: each for name, each in model.named_parameters() if not each.requires_grad}
+        self._owners = {name: model.get_submodule(name.rpartition(".")[0]) for name, _ in model.named_buffers()}
         if device.type == "cuda":
             _pin(segment.memory)
         self._slot_list = list(self._slots.values())
@@ -35,10 +36,16 @@ class Replica:
                 self._incoming[name].copy_(each)
                 if not self._staged:
                     each.data = self._incoming[name]
-            for name, other in self._others.items():
+            for name, other in self._others():
                 segment.others[name].copy_(other)
                 if not self._staged:
                     other.data = segment.others[name]
+
+    def _others(self) -> Iterator[tuple[str, Tensor]]:
+        """Frozen parameters and buffers. A model may assign a buffer anew at any time, so it is asked each time."""
+        yield from self._frozen.items()
+        for name, owner in self._owners.items():
+            yield name, getattr(owner, name.rpartition(".")[2])
 
     def without_gradient(self) -> str | None:
         """The name of a parameter that has none."""
@@ -49,12 +56,14 @@ class Replica:
 
     def hand_in(self) -> bool:
         """Copy the gradients, and what the model keeps in buffers, into the segment; False: they are not all finite."""
-        gradients = [each.grad for each in self._on_device]
+        gradients = [each.grad.to_dense() if each.grad.is_sparse else each.grad for each in self._on_device]  # type: ignore[union-attr]
         with torch.no_grad():
             torch._foreach_copy_(self._slot_list, gradients, non_blocking=self._staged)  # type: ignore[arg-type]
+            for name, other in self._others():
+                held = self.segment.others[name]
+                if other.data_ptr() != held.data_ptr():
+                    held.copy_(other, non_blocking=self._staged)
             if self._staged:
-                for name, other in self._others.items():
-                    self.segment.others[name].copy_(other, non_blocking=True)
                 _synchronize(self._on_device[0].device)
         # The sum of finite numbers may overflow, so it only raises a suspicion.
         return math.isfinite(self.segment.gradient.sum().item()) or self.not_finite() is None
@@ -73,8 +82,8 @@ class Replica:
 
     def take_others(self) -> None:
         """Take over buffers and frozen parameters as well: who joins late starts with the group's."""
-        if self._staged:
-            for name, other in self._others.items():
+        for name, other in self._others():
+            if other.data_ptr() != self.segment.others[name].data_ptr():
                 other.data.copy_(self.segment.others[name])
 
 

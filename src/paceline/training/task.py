@@ -54,9 +54,11 @@ class Task:
         if isinstance(given, partial):
             if given.args:
                 raise ConfigurationError("name the optimizer's arguments, as in partial(torch.optim.SGD, lr=0.1)")
-            return given.func, dict(given.keywords)  # type: ignore[return-value]
-        if isinstance(given, type) and issubclass(given, torch.optim.Optimizer):
-            return given, {}
+            kind, arguments = given.func, dict(given.keywords)
+        else:
+            kind, arguments = given, {}
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+            return kind, arguments
         raise ConfigurationError(
             f"optimizer is {given!r}; it must be an optimizer class or a partial of one, as in"
             " functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)"

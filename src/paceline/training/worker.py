@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.training.choices import SHARDINGS
@@ -124,7 +126,8 @@ class Worker:
         sharding gives fast workers more of it, static gives each worker an equal part. Anything else that can be
         iterated, such as a DataLoader, is this worker's own, and is walked through once per epoch.
         """
-        if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+        if indexed and not isinstance(data, IterableDataset):  # which inherits a __getitem__ that only raises
             if batch_size is None:
                 raise ConfigurationError("worker.batches of a data set needs a batch_size")
             if sharding not in SHARDINGS:
@@ -199,10 +202,15 @@ class RemoteOptimizer:
         self._worker = worker
         self._replica = replica
         # Read-only: what a loop would write here could not reach the server.
-        self.param_groups = [
-            MappingProxyType({**spec.arguments, **own, "params": [replica.parameters[name] for name in names]})
+        shown = {
+            name: each.default
+            for name, each in inspect.signature(spec.kind).parameters.items()
+            if each.default is not inspect.Parameter.empty
+        } | spec.arguments
+        self.param_groups = tuple(
+            MappingProxyType({**shown, **own, "params": [replica.parameters[name] for name in names]})
             for names, own in spec.groups
-        ]
+        )
         self.zero_grad()
 
     def zero_grad(self, set_to_none: bool = True) -> None:

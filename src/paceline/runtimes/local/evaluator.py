@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import TypeAlias
 
 from paceline.core.errors import PacelineError
-from paceline.recording.progress_log import Evaluation
+from paceline.recording.progress_log import Evaluation, finite_or_nan
 from paceline.runtimes.local.channel import Channel, ClosedError
 from paceline.runtimes.local.memory import map_segment
 from paceline.runtimes.local.messages import Evaluate, Evaluated, Failed, FromEvaluator, Stop
@@ -65,7 +65,7 @@ class Evaluator:
             raise EvaluationFailedError(message.problem)
         assert isinstance(message, Evaluated) and self._asked is not None
         asked, self._asked = self._asked, None
-        return Evaluation(asked.seconds, asked.samples, asked.version, message.figures)
+        return Evaluation(asked.seconds, asked.samples, asked.version, finite_or_nan(message.figures))
 
 
 class Evaluations:

@@ -40,7 +40,7 @@ def pack(content: Any) -> int:
     pickler = _Packer(file, descriptor)
     try:
         pickler.dump(content)
-    except (pickle.PicklingError, AttributeError, TypeError) as problem:
+    except Exception as problem:  # pickling runs code of the user's classes, which may raise anything
         os.close(descriptor)
         raise ConfigurationError(
             f"this cannot be sent to a new process: {problem}; functions and classes must stand at the top level of a"

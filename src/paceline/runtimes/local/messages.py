@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -79,7 +80,7 @@ class Evaluate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Evaluated(msgspec.Struct, frozen=True, tag=True):
-    figures: dict[str, float]
+    figures: Mapping[str, float | None]  # None: not finite, for which JSON has no number
 
 
 FromEvaluator: TypeAlias = Evaluated | Failed

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
-from paceline.core.errors import PacelineError
+from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.runtimes.local.channel import Channel, ClosedError
 from paceline.runtimes.local.memory import map_segment, unpack
 from paceline.runtimes.local.messages import (
@@ -85,7 +85,14 @@ class PipeLink:
 
     def begin(self, spec: OptimizerSpec) -> None:
         assert self._layout is not None
-        self.send(Enter(self._layout, pickle.dumps(spec)))
+        try:
+            pickled = pickle.dumps(spec)
+        except Exception as problem:  # pickling runs code of the user's classes, which may raise anything
+            raise ConfigurationError(
+                f"the optimizer cannot be sent to the server: {problem}; its class, arguments and scheduler must"
+                " stand at the top level of a module: functools.partial instead of lambda"
+            ) from None
+        self.send(Enter(self._layout, pickled))
         self._wait_for_go()
 
     def lease(self, work: Work) -> Unit | None:

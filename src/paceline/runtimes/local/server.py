@@ -40,7 +40,7 @@ from paceline.runtimes.local.store_port import StorePort
 from paceline.training.aggregation import Aggregation
 from paceline.training.data import Work, WorkLedger
 from paceline.training.layout import Layout, averaged_into, difference
-from paceline.training.parameters import OptimizerSpec, ParameterStore
+from paceline.training.parameters import OptimizerSpec, ParameterStore, warm_up
 
 TICK = 0.25  # seconds between two looks at the clock, at most
 MOST_REPLACEMENTS = 3  # in a row that die before their first push
@@ -112,6 +112,7 @@ class LocalServer:
         for _ in range(self._workers):
             self._add_seat()
         self._evaluations.start()
+        warm_up()  # while the processes start
         if self._control is not None:
             self._selector.register(self._control, selectors.EVENT_READ, self._hear_control)
         while not self.interrupted and not all(seat.gone for seat in self.seats):

@@ -34,7 +34,7 @@ class StorePort:
             seat.send(Leased(seat.reserved))
             seat.reserved = None
         else:
-            seat.send(Go(self.lease(seat)))
+            seat.send(Go(self._next_unit(seat)))
 
     def _pull(self, seat: Seat) -> None:
         assert self.aggregation is not None and seat.segment is not None
@@ -50,9 +50,9 @@ class StorePort:
         """An interrupted worker has stopped."""
         assert self.aggregation is not None and seat.worker is not None
         if self.aggregation.ledger is not None:
-            self.aggregation.ledger.give_back_newest(seat.worker, units)
+            self.aggregation.ledger.release(seat.worker, units)
         self._pull(seat)
-        seat.send(Go(None if seat.leaving else self.lease(seat)))
+        seat.send(Go(self._next_unit(seat)))
 
     def apply_update(self, command: ApplyUpdate) -> Statistics | None:
         assert self.aggregation is not None
@@ -74,6 +74,12 @@ class StorePort:
         assert seat.worker is not None
         part = seat.index if seat.work.sharding == "static" else None
         return self.aggregation.ledger.lease(seat.worker, seat.work.batch_size, part)
+
+    def _next_unit(self, seat: Seat) -> Unit | None:
+        """What comes along with parameters; nothing, if the process still has some, as with two steps per batch."""
+        assert self.aggregation is not None and seat.worker is not None
+        ledger = self.aggregation.ledger
+        return None if ledger is None or ledger.leased_by(seat.worker) else self.lease(seat)
 
     def drop(self, seat: Seat, samples: int, units: int) -> None:
         assert self.aggregation is not None and seat.worker is not None
