@@ -25,6 +25,7 @@ from torch import nn
 
 import paceline
 from paceline.recording.progress_log import Evaluation, Measurement
+from paceline.training.parameters import warm_up
 
 SIZES = (1_000, 100_000, 1_000_000, 10_000_000)
 WORKERS = (1, 2, 4, 8)
@@ -110,6 +111,7 @@ def resident() -> tuple[int, int]:
 
 
 def server_memory(size: int, workers: int) -> dict[str, float]:
+    warm_up()  # torch's own modules are no matter of the size
     watch = MemoryWatch()
     with tempfile.TemporaryDirectory() as into:
         train = partial(cycle, size=size, cycles=60, momentum=0.9, into=into)

@@ -343,10 +343,15 @@ class Buffered:
     """Nobody waits; every `size` gradients make one update, those that are too stale are discarded."""
 
     def __init__(
-        self, group: Group, size: int = 4, max_staleness: int | None = None, exponent: float = 0.5, divide: str = "size"
+        self,
+        group: Group,
+        size: int | None = None,
+        max_staleness: int | None = None,
+        exponent: float = 0.5,
+        divide: str = "size",
     ) -> None:
         self.group = group
-        self.size = size
+        self.size = len(group.workers) if size is None else size
         self.max_staleness = max_staleness
         self.buffer: list[Gradient] = []
 

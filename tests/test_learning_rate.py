@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from paceline.experiment.simulation import Simulation
 from paceline.experiment.virtual_training import train_virtually
 from paceline.policies import POLICIES
-from paceline.training.learner import DivergedError
+from paceline.training.gradients import DivergedError
 from paceline.training.task import Task
 
 pytestmark = pytest.mark.slow

@@ -385,6 +385,16 @@ def test_buffered_discards_what_is_too_old() -> None:
     assert group.fates[Gradient(1, 1)] == "discarded"
 
 
+def test_buffered_without_a_size_takes_as_many_as_there_are_workers() -> None:
+    group = group_of("buffered", 3)
+    run(group, 0, 1)
+    assert group.version == 0
+    group.push(0)
+    assert group.version == 1
+    run(group, 0, 1)
+    assert group.leave(2).commands == (ApplyUpdate((Gradient(0, 3), Gradient(1, 2)), (1.0, 2**-0.5)),)
+
+
 def test_buffered_empties_the_buffer_when_the_last_worker_leaves() -> None:
     group = group_of("buffered:size=9", 2)
     run(group, 0, 1)

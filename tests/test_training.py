@@ -108,6 +108,7 @@ def arrive(aggregation: Aggregation, worker: int, clock: int, gradient: Tensor, 
     if aggregation.ledger is not None:
         aggregation.ledger.lease(worker, samples)
     named = Gradient(worker, clock)
+    aggregation.enter(worker)
     aggregation.arrive(named, gradient, samples, 0 if aggregation.ledger is None else 1, None)
     return named
 
@@ -118,8 +119,8 @@ def test_an_update_is_made_of_the_gradients_that_are_named_and_their_samples_are
     first = arrive(aggregation, 0, 1, torch.tensor([2.0, 0.0]))
     arrive(aggregation, 1, 1, torch.tensor([9.0, 9.0]))
     third = arrive(aggregation, 2, 1, torch.tensor([0.0, 4.0]))
-    seen = aggregation.apply(ApplyUpdate((first, third)), members=2)
-    assert aggregation.store.flat.tolist() == [-1.0, -2.0]
+    seen = aggregation.apply(ApplyUpdate((first, third)))
+    assert aggregation.store.flat.tolist() == pytest.approx([-1.0 * 2 / 3, -2.0 * 2 / 3])  # two thirds of a round
     assert seen is not None and seen.gradients == 2 and seen.squared_norm == 1.0 + 4.0
     assert ledger.applied == 4 and ledger.outstanding == 1
 
@@ -127,13 +128,13 @@ def test_an_update_is_made_of_the_gradients_that_are_named_and_their_samples_are
 def test_statistics_are_computed_only_for_who_wants_them() -> None:
     aggregation = Aggregation(sgd(), statistics=False)
     first = arrive(aggregation, 0, 1, torch.ones(2))
-    assert aggregation.apply(ApplyUpdate((first,)), members=1) is None
+    assert aggregation.apply(ApplyUpdate((first,))) is None
 
 
 def test_the_weights_of_a_policy_are_used() -> None:
     aggregation = Aggregation(sgd(), statistics=False)
     both = (arrive(aggregation, 0, 1, torch.ones(2)), arrive(aggregation, 1, 1, torch.ones(2)))
-    aggregation.apply(ApplyUpdate(both, (0.5, 0.0)), members=2)
+    aggregation.apply(ApplyUpdate(both, (0.5, 0.0)))
     assert aggregation.store.flat.tolist() == [-0.25, -0.25]
 
 
@@ -141,10 +142,13 @@ def test_a_round_is_one_batch_of_everybody_and_who_has_not_pushed_counts_as_the_
     aggregation = Aggregation(sgd(), statistics=False)
     large = arrive(aggregation, 0, 1, torch.ones(2), samples=6)
     small = arrive(aggregation, 1, 1, torch.ones(2), samples=2)
-    aggregation.apply(ApplyUpdate((small,)), members=4)  # 2 of (6 + 2) / 2 * 4
+    for silent in (2, 3):
+        aggregation.enter(silent)
+    aggregation.apply(ApplyUpdate((small,)))  # 2 of (6 + 2) / 2 * 4
     assert aggregation.store.flat.tolist() == [-0.125, -0.125]
-    aggregation.leave(0)
-    aggregation.apply(ApplyUpdate((large,)), members=1)  # 6 of 2: never more than a round
+    for gone in (0, 2, 3):
+        aggregation.leave(gone)
+    aggregation.apply(ApplyUpdate((large,)))  # 6 of 2: never more than a round
     assert aggregation.store.flat.tolist() == [-1.125, -1.125]
 
 
@@ -152,10 +156,10 @@ def test_what_the_last_worker_left_behind_is_measured_by_the_last_round_that_the
     aggregation = Aggregation(sgd(), statistics=False)
     first = arrive(aggregation, 0, 1, torch.ones(2), samples=4)
     second = arrive(aggregation, 1, 1, torch.ones(2), samples=4)
-    aggregation.apply(ApplyUpdate((first,)), members=2)
+    aggregation.apply(ApplyUpdate((first,)))
     aggregation.leave(0)
     aggregation.leave(1)
-    aggregation.apply(ApplyUpdate((second,)), members=0)
+    aggregation.apply(ApplyUpdate((second,)))
     assert aggregation.store.flat.tolist() == [-1.0, -1.0]
 
 
@@ -166,7 +170,7 @@ def test_a_gradient_moved_aside_survives_what_its_worker_writes_next() -> None:
     aggregation.move_aside(first)
     aggregation.move_aside(Gradient(5, 1))  # whose fate is known already
     slot.fill_(100.0)
-    aggregation.apply(ApplyUpdate((first,)), members=1)
+    aggregation.apply(ApplyUpdate((first,)))
     assert aggregation.store.flat.tolist() == [-1.0, -1.0] and slot.tolist() == [100.0, 100.0]
 
 
@@ -181,7 +185,7 @@ def test_a_worker_that_leaves_gives_back_what_it_was_at_and_keeps_what_it_pushed
     assert ledger.leased_by(0) == 0 and ledger.outstanding == 1
     again = ledger.lease(1, 9)
     assert again is not None and (again.begin, again.end) == (2, 4)
-    aggregation.apply(ApplyUpdate((pushed,)), members=1)
+    aggregation.apply(ApplyUpdate((pushed,)))
     assert ledger.applied == 2 and aggregation.store.flat.tolist() == [-1.0, -1.0]
     aggregation.leave(7)  # who never pushed
 
@@ -203,7 +207,7 @@ def test_the_samples_that_go_back_are_those_of_the_gradient_that_was_discarded()
     aggregation = Aggregation(sgd(), statistics=False, ledger=ledger)
     older = arrive(aggregation, 0, 1, torch.ones(2), samples=2)
     newer = arrive(aggregation, 0, 2, torch.ones(2), samples=3)
-    aggregation.apply(ApplyUpdate((newer,)), members=1)
+    aggregation.apply(ApplyUpdate((newer,)))
     aggregation.discard(DiscardGradient(older, "too old"))
     assert ledger.applied == 3
     back = ledger.lease(1, 9)

@@ -47,6 +47,7 @@ class GradientArrived(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defa
     version: int  # of the parameters that it was computed on
     samples: int = 1
     loss: float | None = None
+    units: tuple[tuple[int, ...], ...] = ()  # which samples, where the runtime gave them out (paceline.training.data)
 
 
 class UpdateApplied(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -27,9 +27,9 @@ class _EvaluatedLearner(Learner):
     every: int | None
     evaluations: list[Evaluation]
 
-    def apply(self, command: ApplyUpdate, members: int) -> Statistics | None:
+    def apply(self, command: ApplyUpdate) -> Statistics | None:
         before = self.store.samples
-        seen = super().apply(command, members)
+        seen = super().apply(command)
         if self.every is not None and self.store.samples // self.every > before // self.every:
             self.judge()
         return seen

@@ -25,7 +25,7 @@ class Buffered(Policy):
     summary = "nobody waits; every K arrivals make one update"
     paper = "Nguyen et al. 2022, arXiv 2106.06639"
 
-    size: int = parameter(4, "K: arrivals per update", least=1)
+    size: int | None = parameter(None, "K: arrivals per update; none: as many as there are workers", least=1)
     exponent: float = parameter(0.5, "a in the staleness weight (1 + s) ** -a; 0: all weigh the same", least=0, most=10)
     max_staleness: int | None = parameter(None, "beyond it a gradient is discarded; none: never", least=0)
     divide: str = parameter("size", "what the weighted sum is divided by", choices=("size", "weights"))
@@ -41,15 +41,16 @@ class Buffered(Policy):
                         release=(worker,),
                         reason=f"the gradient of worker {worker} has staleness {staleness}, limit {self.max_staleness}",
                     )
-                if len(progress.pending) < self.size:
-                    return Decision(release=(worker,))
-                return self._update(progress, (worker,))
+                return self._update(progress, (worker,)) if self._full(progress) else Decision(release=(worker,))
             case WorkerJoined(worker):
                 return Decision(release=(worker,))
-            case WorkerLeft() if progress.pending and not progress.members:
+            case WorkerLeft() if progress.pending and (self._full(progress) or not progress.members):
                 return self._update(progress, ())
             case _:
                 return NOTHING
+
+    def _full(self, progress: Progress) -> bool:
+        return len(progress.pending) >= (len(progress.members) if self.size is None else self.size)
 
     def _update(self, progress: Progress, release: tuple[int, ...]) -> Decision:
         arrived = progress.pending.values()

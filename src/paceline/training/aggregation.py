@@ -32,6 +32,7 @@ class Aggregation:
     ledger: WorkLedger | None = None  # None: the workers bring batches of their own
     dropped: int = 0  # samples whose gradient was not used, and that nobody can give back
     _arrived: dict[Gradient, Arrived] = field(default_factory=dict)
+    _members: dict[int, None] = field(default_factory=dict)
     _batches: dict[int, int] = field(default_factory=dict)  # each member's latest batch
     _samples: int = 0  # in all of these
     _round: float = 1.0
@@ -46,6 +47,10 @@ class Aggregation:
         self._batches[gradient.worker] = samples
         return handed_in
 
+    def enter(self, worker: int) -> None:
+        """The worker holds parameters: from its first pull on it counts as a member."""
+        self._members[worker] = None
+
     def move_aside(self, gradient: Gradient) -> None:
         """Its worker goes on before its fate is decided, and will need the memory where it lies."""
         arrived = self._arrived.get(gradient)
@@ -55,13 +60,14 @@ class Aggregation:
     def leave(self, worker: int) -> None:
         """The worker is gone, and its next batches with it. What it pushed keeps its units until its fate is known."""
         self._samples -= self._batches.pop(worker, 0)
+        self._members.pop(worker, None)
         for gradient in self._arrived:
             if gradient.worker == worker:
                 self.move_aside(gradient)  # its process may come back, under another id
         if self.ledger is not None:
             self.ledger.release(worker)
 
-    def apply(self, command: ApplyUpdate, members: int) -> Statistics | None:
+    def apply(self, command: ApplyUpdate) -> Statistics | None:
         arrived = [self._arrived.pop(gradient) for gradient in command.gradients]
         weights = command.weights or (1.0,) * len(arrived)
         contributions = [
@@ -69,19 +75,19 @@ class Aggregation:
             for each, weight in zip(arrived, weights, strict=True)
         ]
         seen = statistics_of(contributions, self.store.learning_rate) if self.statistics else None
-        self.store.apply(contributions, self._samples_per_round(members))
+        self.store.apply(contributions, self._samples_per_round())
         if self.ledger is not None:
             for each in arrived:
                 self.ledger.finish(each.units)
         return seen
 
-    def _samples_per_round(self, members: int) -> float:
+    def _samples_per_round(self) -> float:
         """A full round of the present group: one batch of everybody; who has not pushed yet counts as the average.
 
         When the last one has left, what it left behind is measured by the last round that there was.
         """
-        if self._batches and members:
-            self._round = self._samples / len(self._batches) * members
+        if self._batches and self._members:
+            self._round = self._samples / len(self._batches) * len(self._members)
         return self._round
 
     def discard(self, command: DiscardGradient) -> None:

@@ -164,6 +164,15 @@ class WorkLedger:
         return self.applied + self.dropped == self.samples * self.epochs
 
 
+def units_as_numbers(units: Sequence[Unit]) -> tuple[tuple[int, ...], ...]:
+    """As an event carries them: the core knows no units."""
+    return tuple((unit.epoch, unit.begin, unit.end, unit.part, unit.parts) for unit in units)
+
+
+def units_from_numbers(numbers: Sequence[Sequence[int]]) -> list[Unit]:
+    return [Unit(*each) for each in numbers]
+
+
 def fetch(dataset: Any, indices: Tensor) -> Any:
     """These samples as one batch. A tuple of tensors is indexed at once, anything else sample by sample."""
     if type(dataset) is TensorDataset:

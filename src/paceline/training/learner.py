@@ -8,24 +8,19 @@ in a real run: aggregation, parameter store, ledger.
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from paceline.core.errors import PacelineError
-from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Statistics
+from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, GradientArrived, Statistics
 from paceline.training.aggregation import Aggregation
-from paceline.training.data import Unit, WorkLedger, fetch, order_of
-from paceline.training.layout import layout_of, views
-from paceline.training.parameters import ParameterStore, spec_of
+from paceline.training.data import Unit, WorkLedger, units_as_numbers
+from paceline.training.gradients import Gradients
+from paceline.training.layout import views
+from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
 from paceline.training.worker import seed_everything
-
-
-class DivergedError(PacelineError):
-    """A gradient is not finite; the message names the worker and the parameter."""
 
 
 @dataclass(eq=False)
@@ -42,8 +37,8 @@ class _Version:
 class _Worker:
     holds: _Version
     buffers: dict[str, Tensor]
+    part: int | None
     unit: Unit | None = None
-    part: int | None = None
 
 
 class Learner:
@@ -58,30 +53,18 @@ class Learner:
         statistics: bool = False,
     ) -> None:
         seed_everything(seed)
-        self._task = replace(task, model=copy.deepcopy(task.model))
+        self._gradients = Gradients(task, seed)
         self._judge = replace(task, model=copy.deepcopy(task.model))
-        self._model = self._task.model
-        self._seed = seed
-        layout = layout_of(self._model)
-        kind, arguments = task.optimizer_parts()
-        names = {id(each): name for name, each in self._model.named_parameters()}
-        spec = spec_of(layout, names, kind, None, arguments)
-        spec = spec._replace(scheduler=task.scheduler, scheduler_every=task.scheduler_every)
-        self._parameters = [each for each in self._model.parameters() if each.requires_grad]
-        self._names = [entry.name for entry in layout.parameters]
-        self._buffers = dict(self._model.named_buffers())
-        initial = torch.cat([each.detach().reshape(-1) for each in self._parameters])
-        self.store = ParameterStore(layout, initial, spec, lr_scaling)
-        self.ledger = WorkLedger(len(task.train), epochs, workers if task.sharding == "static" else 1)
+        spec = self._gradients.optimizer_spec()
+        self.store = ParameterStore(self._gradients.layout, self._gradients.initial, spec, lr_scaling)
         self.store.epoch_samples = len(task.train)
+        self.ledger = WorkLedger(len(task.train), epochs, workers if task.sharding == "static" else 1)
         self._aggregation = Aggregation(self.store, statistics, self.ledger)
         self._workers: dict[int, _Worker] = {}
         self._gone: dict[int, _Worker] = {}  # their buffers still count
         self._versions: list[_Version] = []
-        self._free: list[Tensor] = []  # gradients whose fate is decided
+        self._free: list[Tensor] = []  # memory of gradients whose fate is decided
         self._lent: dict[Gradient, Tensor] = {}
-        self._order: dict[tuple[int, int], Tensor] = {}
-        self._model.train()
 
     # -- what happens to workers --
 
@@ -90,29 +73,27 @@ class Learner:
         state = self._workers.get(worker)
         if state is None:
             own = part if self.ledger.parts > 1 else None
-            state = self._workers[worker] = _Worker(self._newest(), self._joiners_buffers(), part=own)
+            state = self._workers[worker] = _Worker(self._newest(), self._average_buffers(), own)
         else:
             state.holds.holders -= 1
             state.holds = self._newest()
         state.holds.holders += 1
-        if state.unit is not None:  # it was interrupted, and has not pushed it
-            self.ledger.release(worker)
-        state.unit = self.ledger.lease(worker, self._task.batch_size, state.part)
+        self._aggregation.enter(worker)
+        self.ledger.release(worker)  # if it was interrupted, it has something
+        state.unit = self.ledger.lease(worker, self._gradients.task.batch_size, state.part)
         return state.unit is not None
 
-    def push(self, gradient: Gradient) -> tuple[int, float]:
-        """The worker's gradient is due: its samples and its loss."""
+    def push(self, gradient: Gradient) -> GradientArrived:
+        """The worker's gradient is due: compute it, and say what arrived."""
         state = self._workers[gradient.worker]
-        unit, state.unit = state.unit, None
-        assert unit is not None
-        loss = self._backward(state, unit)
+        assert state.unit is not None
         flat = self._free.pop() if self._free else torch.empty_like(self.store.flat)
-        torch.cat([_grad(each).reshape(-1) for each in self._parameters], out=flat)
-        if not math.isfinite(flat.sum().item()):
-            self._refuse(gradient.worker, flat)
+        holds = state.holds
+        loss = self._gradients.compute(holds.parameters, state.buffers, [state.unit], flat, gradient.worker)
         self._lent[gradient] = flat
-        self._aggregation.arrive(gradient, flat, unit.samples, 1, loss)
-        return unit.samples, loss
+        samples = state.unit.samples
+        units = self._aggregation.arrive(gradient, flat, samples, 1, loss)
+        return GradientArrived(gradient, holds.number, samples, loss, units_as_numbers(units))
 
     def leave(self, worker: int) -> None:
         state = self._workers.pop(worker, None)
@@ -129,8 +110,8 @@ class Learner:
 
     # -- commands --
 
-    def apply(self, command: ApplyUpdate, members: int) -> Statistics | None:
-        seen = self._aggregation.apply(command, members)
+    def apply(self, command: ApplyUpdate) -> Statistics | None:
+        seen = self._aggregation.apply(command)
         for gradient in command.gradients:
             self._free.append(self._lent.pop(gradient))
         return seen
@@ -144,18 +125,18 @@ class Learner:
     def state(self) -> dict[str, Tensor]:
         """What state_dict() of the model would be: the store's parameters, and the average of the workers' buffers."""
         tensors = {name: each.clone() for name, each in self.store.parameters.items()}
-        tensors |= {name: each.detach().clone() for name, each in self._model.named_parameters() if name not in tensors}
-        tensors |= self._joiners_buffers()
+        tensors |= {name: each.detach().clone() for name, each in self._gradients.frozen.items()}
+        tensors |= self._average_buffers()
         return {key: tensors[name] for key, name in self.store.layout.keys}
 
     def evaluate(self) -> dict[str, float]:
         """The figures of the present state on the task's test set."""
         return self._judge.evaluate(self.state())
 
-    def _joiners_buffers(self) -> dict[str, Tensor]:
+    def _average_buffers(self) -> dict[str, Tensor]:
         held = [each.buffers for each in (self._gone | self._workers).values()]
         if not held:
-            return {name: each.clone() for name, each in self._buffers.items()}
+            return {name: each.clone() for name, each in self._gradients.buffers.items()}
         return {
             name: torch.stack([each[name] for each in held]).mean(0) if first.is_floating_point() else first.clone()
             for name, first in held[0].items()
@@ -173,30 +154,3 @@ class Learner:
         free.flat.copy_(self.store.flat)
         free.number = self.store.version
         return free
-
-    def _backward(self, state: _Worker, unit: Unit) -> float:
-        for parameter, held in zip(self._parameters, state.holds.parameters, strict=True):
-            parameter.data = held
-            parameter.grad = None
-        for name, buffer in self._buffers.items():
-            buffer.data = state.buffers[name]
-        key = (unit.epoch, unit.part)
-        if key not in self._order:
-            if len(self._order) > 2 * unit.parts:
-                del self._order[next(iter(self._order))]
-            self._order[key] = order_of(self.ledger.samples, self._seed, unit.epoch, unit.part, unit.parts)
-        x, y = fetch(self._task.train, self._order[key][unit.begin : unit.end])
-        loss = self._task.loss(self._model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
-
-    def _refuse(self, worker: int, flat: Tensor) -> None:
-        for name, part in views(flat, self.store.layout.parameters).items():
-            if not torch.isfinite(part).all():
-                raise DivergedError(f"worker {worker}: the gradient of {name!r} is not finite: the run diverged")
-
-
-def _grad(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        raise PacelineError("a parameter has no gradient: freeze what is not trained with requires_grad_(False)")
-    return parameter.grad

@@ -38,7 +38,7 @@ from paceline.runtimes.local.messages import (
 from paceline.runtimes.local.seat import Seat
 from paceline.runtimes.local.store_port import StorePort
 from paceline.training.aggregation import Aggregation
-from paceline.training.data import Work, WorkLedger
+from paceline.training.data import Work, WorkLedger, units_as_numbers
 from paceline.training.layout import Layout, averaged_into, difference
 from paceline.training.parameters import OptimizerSpec, ParameterStore, warm_up
 
@@ -231,10 +231,11 @@ class LocalServer:
         seat.clock += 1
         self._replaced = 0
         gradient = Gradient(seat.worker, seat.clock)
-        aggregation.arrive(gradient, seat.segment.gradient, push.samples, push.units, push.loss)
+        units = aggregation.arrive(gradient, seat.segment.gradient, push.samples, push.units, push.loss)
         if push.loss is not None:
             self._loss = push.loss if self._loss is None else self._loss + SMOOTHING * (push.loss - self._loss)
-        self._driver.deliver(GradientArrived(gradient, seat.held, push.samples, push.loss), self.now)
+        arrived = GradientArrived(gradient, seat.held, push.samples, push.loss, units_as_numbers(units))
+        self._driver.deliver(arrived, self.now)
 
     def _lease(self, seat: Seat, work: Work) -> None:
         seat.work = work

@@ -40,6 +40,8 @@ class StorePort:
         assert self.aggregation is not None and seat.segment is not None
         seat.segment.parameters.copy_(self.aggregation.store.flat)
         seat.held = self.aggregation.store.version
+        if seat.worker is not None:
+            self.aggregation.enter(seat.worker)
         self._replicas[seat.index] = seat.segment
 
     def interrupt_worker(self, worker: int) -> None:
@@ -56,7 +58,7 @@ class StorePort:
 
     def apply_update(self, command: ApplyUpdate) -> Statistics | None:
         assert self.aggregation is not None
-        return self.aggregation.apply(command, len(self.members))
+        return self.aggregation.apply(command)
 
     def discard_gradient(self, command: DiscardGradient) -> None:
         assert self.aggregation is not None

@@ -54,10 +54,10 @@ class Learner(Protocol):
     def pull(self, worker: int, part: int | None = None) -> bool:
         """Take the newest parameters and the next work; False: there is none."""
 
-    def push(self, gradient: Gradient) -> tuple[int, float]:
-        """Compute it; its samples and its loss."""
+    def push(self, gradient: Gradient) -> GradientArrived:
+        """Compute it, and say what arrived."""
 
-    def apply(self, command: ApplyUpdate, members: int) -> Statistics | None: ...
+    def apply(self, command: ApplyUpdate) -> Statistics | None: ...
 
     def discard(self, command: DiscardGradient) -> None: ...
 
@@ -119,7 +119,6 @@ class Simulator:
         self._heap: list[tuple[float, int, Happening, int, int]] = []  # time, sequence, what, worker, plan
         self._sequence = 0
         self._workers = {each.worker: _Worker(each.worker, each.draw) for each in workers}
-        self._coordinator = coordinator
         self._learner = learner
         self._idle: list[_Worker] = []  # left for want of work
         self._next_worker = max(self._workers, default=-1) + 1
@@ -178,8 +177,7 @@ class Simulator:
         if self._learner is None:
             self._driver.deliver(GradientArrived(gradient, worker.held), now)
             return
-        samples, loss = self._learner.push(gradient)
-        self._driver.deliver(GradientArrived(gradient, worker.held, samples, loss), now)
+        self._driver.deliver(self._learner.push(gradient), now)
         self._employ_the_idle()
 
     def _schedule(self, time: float, happening: Happening, worker: int, plan: int = 0) -> None:
@@ -211,7 +209,7 @@ class Simulator:
         self.version += 1
         if self._learner is None:
             return None  # nobody computed a gradient that could be looked at
-        return self._learner.apply(command, len(self._coordinator.progress.members))
+        return self._learner.apply(command)
 
     def discard_gradient(self, command: DiscardGradient) -> None:
         if self._learner is not None:

@@ -1,0 +1,83 @@
+"""Computes gradients of a task for many workers with one model, which takes on whatever parameters are given."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from paceline.core.errors import PacelineError
+from paceline.training.data import Unit, fetch, order_of
+from paceline.training.layout import Layout, layout_of, views
+from paceline.training.parameters import OptimizerSpec, spec_of
+from paceline.training.task import Task
+
+ORDERS_KEPT = 3  # epochs whose order is remembered, per part of the data
+
+
+class DivergedError(PacelineError):
+    """A gradient is not finite; the message names the worker and the parameter."""
+
+
+class Gradients:
+    def __init__(self, task: Task, seed: int) -> None:
+        self.task = replace(task, model=copy.deepcopy(task.model))
+        self.layout: Layout = layout_of(self.task.model)
+        self.buffers = dict(self.task.model.named_buffers())
+        self.frozen = {name: each for name, each in self.task.model.named_parameters() if not each.requires_grad}
+        self._parameters = [each for each in self.task.model.parameters() if each.requires_grad]
+        self.initial = torch.cat([each.detach().reshape(-1) for each in self._parameters])
+        self._seed = seed
+        self._orders: dict[tuple[int, int], Tensor] = {}
+        self.task.model.train()
+
+    def optimizer_spec(self) -> OptimizerSpec:
+        kind, arguments = self.task.optimizer_parts()
+        names = {id(each): name for name, each in self.task.model.named_parameters()}
+        spec = spec_of(self.layout, names, kind, None, arguments)
+        return spec._replace(scheduler=self.task.scheduler, scheduler_every=self.task.scheduler_every)
+
+    def compute(
+        self, parameters: Sequence[Tensor], buffers: dict[str, Tensor], units: Sequence[Unit], into: Tensor, worker: int
+    ) -> float:
+        """The gradient of these units at these parameters goes into a flat tensor; returns the loss.
+
+        `buffers` are used and changed as a worker's own model would.
+        """
+        for parameter, given in zip(self._parameters, parameters, strict=True):
+            parameter.data = given
+            parameter.grad = None
+        for name, buffer in self.buffers.items():
+            buffer.data = buffers[name]
+        task, samples = self.task, len(self.task.train)
+        indices = torch.cat([self._order(samples, unit)[unit.begin : unit.end] for unit in units])
+        x, y = fetch(task.train, indices)
+        loss = task.loss(task.model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.cat([_gradient_of(each).reshape(-1) for each in self._parameters], out=into)
+        if not math.isfinite(into.sum().item()):
+            self._refuse(worker, into)
+        return float(loss.detach())
+
+    def _order(self, samples: int, unit: Unit) -> Tensor:
+        key = (unit.epoch, unit.part)
+        if key not in self._orders:
+            if len(self._orders) >= ORDERS_KEPT * unit.parts:
+                del self._orders[next(iter(self._orders))]
+            self._orders[key] = order_of(samples, self._seed, unit.epoch, unit.part, unit.parts)
+        return self._orders[key]
+
+    def _refuse(self, worker: int, flat: Tensor) -> None:
+        for name, part in views(flat, self.layout.parameters).items():
+            if not torch.isfinite(part).all():
+                raise DivergedError(f"worker {worker}: the gradient of {name!r} is not finite: the run diverged")
+
+
+def _gradient_of(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        raise PacelineError("a parameter has no gradient: freeze what is not trained with requires_grad_(False)")
+    return parameter.grad
