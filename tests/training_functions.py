@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline.training.data import order_of
 from paceline.training.worker import RemoteOptimizer, Worker
 
+torch.set_num_threads(1)  # several runs share the cores of a test machine
 SAMPLES, BATCH = 96, 8
 PATIENCE = 60.0  # seconds that anybody waits for a file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -67,8 +66,10 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
                 raise ConfigurationError(f"{what} is {value}, and the group begins with {self.workers} workers")
 
     def threads(self) -> int:
-        """Of torch in each process: the cores, shared among the workers."""
-        return max(1, (os.cpu_count() or 1) // self.workers)
+        """Of torch in each process: those of this one, shared among the workers."""
+        import torch
+
+        return max(1, torch.get_num_threads() // self.workers)
 
     def devices(self) -> Callable[[int], str]:
         """The device of the worker with this index."""

@@ -8,7 +8,7 @@ layout from the same description, so that only names, shapes and types ever cros
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import torch
@@ -39,6 +39,7 @@ class Layout(msgspec.Struct, frozen=True):
     parameters: tuple[Entry, ...]  # trained, and all of one type
     others: tuple[Entry, ...]  # buffers and frozen parameters
     keys: tuple[tuple[str, str], ...]  # tied tensors have several keys
+    averaged: frozenset[str] = frozenset()  # of the others: the buffers of floating point
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,7 +86,8 @@ def layout_of(model: nn.Module) -> Layout:
     if unknown:
         raise ConfigurationError(f"the model's state has {unknown[0]!r}, which is no tensor of it")
     keys = tuple((key, alias[key]) for key in model.state_dict())
-    return Layout(parameters, _entries(others), keys)
+    averaged = frozenset(name for name, each in model.named_buffers() if each.is_floating_point())
+    return Layout(parameters, _entries(others), keys, averaged)
 
 
 def _entries(named: Iterable[tuple[str, Tensor]]) -> tuple[Entry, ...]:
@@ -143,11 +145,20 @@ class Segment:
         return {key: tensors[name] for key, name in self.layout.keys}
 
 
+def average(replicas: Sequence[Mapping[str, Tensor]], averaged: Collection[str]) -> dict[str, Tensor]:
+    """One set of buffers and frozen parameters of many: the means of those named, of the others the first one's."""
+    first = replicas[0]
+    return {
+        name: torch.stack([each[name] for each in replicas]).mean(0)
+        if name in averaged and len(replicas) > 1
+        else first[name].clone()
+        for name in first
+    }
+
+
 def averaged_into(target: Segment, sources: Iterable[Segment]) -> None:
-    """Buffers and frozen parameters: floating-point ones are averaged, of the others the first one's count."""
-    sources = list(sources)
-    for name, each in target.others.items():
-        if each.is_floating_point() and len(sources) > 1:
-            each.copy_(torch.stack([source.others[name] for source in sources]).mean(0))
-        elif sources:
-            each.copy_(sources[0].others[name])
+    """Give a segment the buffers and frozen parameters of a group."""
+    replicas = [source.others for source in sources]
+    if replicas:
+        for name, each in average(replicas, target.layout.averaged).items():
+            target.others[name].copy_(each)

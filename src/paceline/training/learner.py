@@ -17,7 +17,7 @@ from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Gradi
 from paceline.training.aggregation import Aggregation
 from paceline.training.data import Unit, WorkLedger, units_as_numbers
 from paceline.training.gradients import Gradients
-from paceline.training.layout import views
+from paceline.training.layout import average, views
 from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
 from paceline.training.worker import seed_everything
@@ -135,12 +135,7 @@ class Learner:
 
     def _average_buffers(self) -> dict[str, Tensor]:
         held = [each.buffers for each in (self._gone | self._workers).values()]
-        if not held:
-            return {name: each.clone() for name, each in self._gradients.buffers.items()}
-        return {
-            name: torch.stack([each[name] for each in held]).mean(0) if first.is_floating_point() else first.clone()
-            for name, first in held[0].items()
-        }
+        return average(held or [self._gradients.buffers], self.store.layout.averaged)
 
     def _newest(self) -> _Version:
         for each in self._versions:

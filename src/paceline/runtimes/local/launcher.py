@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing import reduction
+from multiprocessing import reduction, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -91,7 +91,7 @@ class Launcher:
         inherited = (to_process[0], to_server[1], segment, self._parcel)
         context = multiprocessing.get_context("spawn")
         process = context.Process(
-            target=_main, args=(main, [Inherited(each) for each in inherited], assignment), name=name, daemon=True
+            target=_main, args=(main, [Inherited(each) for each in inherited], assignment), name=name
         )
         started = _Started(process, Channel(to_server[0], to_process[1], incoming), segment)
         self._started.append(started)
@@ -113,6 +113,7 @@ def _main(main: Callable[..., None], descriptors: list[int], assignment: Assignm
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
     """A new process inherits this: a Ctrl-C goes to the whole terminal, and only the launcher shall answer it."""
+    resource_tracker.ensure_running()  # here, because it would lift the block below when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

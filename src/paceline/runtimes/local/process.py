@@ -106,13 +106,13 @@ class PipeLink:
         return unit
 
     def push(self, samples: int, units: int, loss: float | None) -> None:
-        while self._channel.has_message():
-            self._note_interrupt()
+        self._heed()
         self.send(Restart(units) if self._interrupted else Push(samples, units, loss))
         self._wait_for_go()
 
     def skip(self, samples: int, units: int) -> None:
         self.send(Skip(samples, units))
+        self._heed()  # it does not wait for an answer, but shall hear that the run is over
 
     def pause(self, seconds: float) -> None:
         if self._channel.has_message(seconds):
@@ -123,6 +123,10 @@ class PipeLink:
             self._channel.send(message)
         except ClosedError:
             raise Stopped from None
+
+    def _heed(self) -> None:
+        while self._channel.has_message():
+            self._note_interrupt()
 
     def _note_interrupt(self) -> None:
         message = self._receive()

@@ -21,6 +21,7 @@ class Seat:
     channel: Channel[ToServer, ToWorker]
     descriptor: int
     segment: Segment | None = None  # once its model is here
+    optimizer: bytes = b""  # as it wants it: a pickled OptimizerSpec
     worker: int | None = None
     clock: int = 0
     held: int = 0  # version of the parameters in its segment

@@ -16,11 +16,12 @@ from typing_extensions import assert_never
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.core.messages import Gradient, GradientArrived, WorkerJoined, WorkerLeft
-from paceline.recording.progress_log import Evaluation, Measurement, Watcher
+from paceline.recording.progress_log import Watcher
 from paceline.runtimes.driver import Driver, Observer
 from paceline.runtimes.local.channel import ClosedError, ShortWait
 from paceline.runtimes.local.control import Control
 from paceline.runtimes.local.evaluator import Evaluations
+from paceline.runtimes.local.gauge import TICK, Gauge
 from paceline.runtimes.local.launcher import LAUNCHED_BY_A_WORKER, Launcher
 from paceline.runtimes.local.memory import map_segment
 from paceline.runtimes.local.messages import (
@@ -42,9 +43,7 @@ from paceline.training.data import Work, WorkLedger, units_as_numbers
 from paceline.training.layout import Layout, averaged_into, difference
 from paceline.training.parameters import OptimizerSpec, ParameterStore, warm_up
 
-TICK = 0.25  # seconds between two looks at the clock, at most
 MOST_REPLACEMENTS = 3  # in a row that die before their first push
-SMOOTHING = 0.05  # weight of the latest loss in the running mean
 
 
 class WorkerFailedError(PacelineError):
@@ -81,7 +80,6 @@ class LocalServer:
         self._epochs = epochs
         self._lr_scaling = lr_scaling
         self._statistics = statistics
-        self._watchers = watchers
         self._control = control
         self._clock = clock
         self._began: float | None = None
@@ -89,12 +87,11 @@ class LocalServer:
         self._parked: list[Seat] = []
         self._work: Work | None = None  # what the first worker asked for
         self._selector = selectors.DefaultSelector()
-        self._evaluations = Evaluations(launcher.start_evaluator, self._selector, self._tell, evaluate_every)
+        self._gauge = Gauge(watchers, epochs)
+        self._evaluations = Evaluations(launcher.start_evaluator, self._selector, self._gauge.tell, evaluate_every)
         self._short_wait = ShortWait()
         self._new: list[tuple[selectors.SelectorKey, int]] = []
-        self._loss: float | None = None
         self._replaced = 0  # in a row
-        self._next_tick = 0.0
 
     @property
     def now(self) -> float:
@@ -117,7 +114,8 @@ class LocalServer:
             self._selector.register(self._control, selectors.EVENT_READ, self._hear_control)
         while not self.interrupted and not all(seat.gone for seat in self.seats):
             for key, _ in self._readable():
-                key.data()
+                if not self.interrupted:
+                    key.data()
             self._look_at_the_clock()
             if self._parked:
                 self._employ_the_parked()
@@ -147,10 +145,7 @@ class LocalServer:
             self._driver.wake(now)
         if self.port.aggregation is not None:
             self._evaluations.ask_if_due(self.port.aggregation.store, self.port.replicas, now)
-        moment = self._clock()
-        if moment >= self._next_tick:
-            self._next_tick = moment + TICK
-            self._measure()
+            self._gauge.measure_if_due(self.port.aggregation, len(self.port.members), now)
 
     def _add_seat(self) -> None:
         seat = self._launcher.start_worker(self._next_worker)
@@ -160,10 +155,14 @@ class LocalServer:
 
     def _hear(self, seat: Seat) -> None:
         try:
-            for message in seat.channel.received():
-                self._heed(seat, message)
+            messages = seat.channel.received()
         except ClosedError:
+            messages = None
+        if messages is None:
             self._lose(seat, "its process died")
+            return
+        for message in messages:
+            self._heed(seat, message)
 
     def _heed(self, seat: Seat, message: ToServer) -> None:
         match message:
@@ -191,8 +190,9 @@ class LocalServer:
     def _enter(self, seat: Seat, message: Enter) -> None:
         """A model arrived. The group begins when the models of all processes that are left are here."""
         seat.segment = map_segment(seat.descriptor, message.layout)
+        seat.optimizer = message.optimizer
         if self.port.aggregation is None:
-            self._begin(pickle.loads(message.optimizer))
+            self._begin_if_all_are_here()
             return
         self._compare(seat, self.port.aggregation.store.layout, "the others'")
         averaged_into(seat.segment, self.port.replicas(without=seat))
@@ -205,14 +205,15 @@ class LocalServer:
             found = difference(layout, seat.segment.layout)
             raise ConfigurationError(f"the model of worker {seat.index} differs from {whose}: {found}")
 
-    def _begin(self, spec: OptimizerSpec) -> None:
-        if any(seat.segment is None for seat in self.active):
-            return
+    def _begin_if_all_are_here(self) -> None:
         ready = self.active
+        if not ready or any(seat.segment is None for seat in ready):
+            return
         first = ready[0]
         assert first.segment is not None
         for seat in ready[1:]:
             self._compare(seat, first.segment.layout, f"that of worker {first.index}")
+        spec: OptimizerSpec = pickle.loads(first.optimizer)
         store = ParameterStore(first.segment.layout, first.segment.parameters, spec, self._lr_scaling)
         self.port.aggregation = Aggregation(store, self._statistics)
         self._began = self._clock()
@@ -232,8 +233,7 @@ class LocalServer:
         self._replaced = 0
         gradient = Gradient(seat.worker, seat.clock)
         units = aggregation.arrive(gradient, seat.segment.gradient, push.samples, push.units, push.loss)
-        if push.loss is not None:
-            self._loss = push.loss if self._loss is None else self._loss + SMOOTHING * (push.loss - self._loss)
+        self._gauge.note_loss(push.loss)
         arrived = GradientArrived(gradient, seat.held, push.samples, push.loss, units_as_numbers(units))
         self._driver.deliver(arrived, self.now)
 
@@ -257,6 +257,8 @@ class LocalServer:
         unit = self.port.lease(seat)
         if unit is not None:
             seat.send(Leased(unit))
+        elif aggregation.ledger is not None and aggregation.ledger.leased_by(seat.worker):
+            seat.send(Leased(None))  # it gathers batches for one push: this was the last one
         elif not seat.leaving:
             # It leaves the group, so that nobody waits for it, but its process stays: work may come back.
             seat.parked = True
@@ -316,8 +318,17 @@ class LocalServer:
         if aggregation is not None and aggregation.ledger is not None:
             aggregation.ledger.abandon(seat.index)
         self._leave(seat, reason)
-        if reason == "finished" or seat.leaving:
+        if seat.leaving:
             return
+        if reason != "finished":
+            self._mourn(seat, reason)
+        elif aggregation is None:
+            raise WorkerFailedError(
+                f"worker {seat.index} finished without a model: `train` must call worker.optimizer(model, ...)"
+            )
+
+    def _mourn(self, seat: Seat, reason: str) -> None:
+        """A process died: replace it, go on without it, or say why that is impossible."""
         seat.process.join(1.0)
         died = f"worker {seat.index}: {reason} (exit code {seat.process.exitcode})"
         if seat.process.exitcode == LAUNCHED_BY_A_WORKER:
@@ -345,6 +356,8 @@ class LocalServer:
             waits = seat.worker in self._coordinator.progress.waiting
             if waits or seat.parked or seat.worker is None:
                 self._dismiss(seat)
+        if self.port.aggregation is None:
+            self._begin_if_all_are_here()
 
     def _dismiss(self, seat: Seat) -> None:
         if seat.parked:
@@ -361,31 +374,10 @@ class LocalServer:
             self.scale(wanted)
             self._control.acknowledge(wanted)
 
-    def _tell(self, evaluation: Evaluation) -> None:
-        for watcher in self._watchers:
-            watcher.evaluated(evaluation)
-
-    def _measure(self) -> None:
-        aggregation = self.port.aggregation
-        if aggregation is None:
-            return
-        ledger = aggregation.ledger
-        measurement = Measurement(
-            seconds=self.now,
-            samples=aggregation.store.samples,
-            epoch=None if ledger is None else (ledger.applied + ledger.dropped) / ledger.samples,
-            epochs=self._epochs,
-            updates=aggregation.store.version,
-            workers=len(self.port.members),
-            learning_rate=aggregation.store.learning_rate,
-            loss=self._loss,
-        )
-        for watcher in self._watchers:
-            watcher.measured(measurement)
-
     def stop(self) -> None:
         """Tell everybody that is still there that the run is over."""
-        self._measure()
+        if self.port.aggregation is not None:
+            self._gauge.measure(self.port.aggregation, len(self.port.members), self.now)
         self._selector.close()
         for seat in self.seats:
             if not seat.gone:

@@ -13,7 +13,7 @@ from paceline.runtimes.local.messages import Go, Interrupt, Leased
 from paceline.runtimes.local.seat import Seat
 from paceline.training.aggregation import Aggregation
 from paceline.training.data import Unit
-from paceline.training.layout import Segment, views
+from paceline.training.layout import Segment, average, views
 
 
 class StorePort:
@@ -84,8 +84,9 @@ class StorePort:
         return None if ledger is None or ledger.leased_by(seat.worker) else self.lease(seat)
 
     def drop(self, seat: Seat, samples: int, units: int) -> None:
-        assert self.aggregation is not None and seat.worker is not None
-        self.aggregation.drop(seat.worker, samples, units)
+        assert self.aggregation is not None
+        if seat.worker is not None:  # who was sent away gave its units back
+            self.aggregation.drop(seat.worker, samples, units)
 
     def leave(self, worker: int) -> None:
         assert self.aggregation is not None
@@ -104,8 +105,5 @@ class StorePort:
         store = self.aggregation.store
         replicas = self.replicas()
         tensors = {name: each.clone() for name, each in views(store.flat, store.layout.parameters).items()}
-        for entry in store.layout.others:
-            held = [replica.others[entry.name] for replica in replicas]
-            mean = held[0].is_floating_point() and len(held) > 1
-            tensors[entry.name] = sum(held[1:], held[0]) / len(held) if mean else held[0].clone()
+        tensors |= average([replica.others for replica in replicas], store.layout.averaged)
         return {key: tensors[name] for key, name in store.layout.keys}

@@ -1,0 +1,47 @@
+"""How far a run is: put together for those who watch, a few times a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.recording.progress_log import Evaluation, Measurement, Watcher
+from paceline.training.aggregation import Aggregation
+
+TICK = 0.25  # seconds between two measurements
+SMOOTHING = 0.05  # weight of the latest loss in the running mean
+
+
+class Gauge:
+    def __init__(self, watchers: Sequence[Watcher], epochs: int) -> None:
+        self._watchers = watchers
+        self._epochs = epochs
+        self._loss: float | None = None
+        self._next = 0.0
+
+    def note_loss(self, loss: float | None) -> None:
+        if loss is not None:
+            self._loss = loss if self._loss is None else self._loss + SMOOTHING * (loss - self._loss)
+
+    def measure_if_due(self, aggregation: Aggregation, workers: int, now: float) -> None:
+        if now >= self._next:
+            self._next = now + TICK
+            self.measure(aggregation, workers, now)
+
+    def measure(self, aggregation: Aggregation, workers: int, now: float) -> None:
+        ledger, store = aggregation.ledger, aggregation.store
+        measurement = Measurement(
+            seconds=now,
+            samples=store.samples,
+            epoch=None if ledger is None else (ledger.applied + ledger.dropped) / ledger.samples,
+            epochs=self._epochs,
+            updates=store.version,
+            workers=workers,
+            learning_rate=store.learning_rate,
+            loss=self._loss,
+        )
+        for watcher in self._watchers:
+            watcher.measured(measurement)
+
+    def tell(self, evaluation: Evaluation) -> None:
+        for watcher in self._watchers:
+            watcher.evaluated(evaluation)
