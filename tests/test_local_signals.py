@@ -26,6 +26,7 @@ INTERRUPTED = 7  # exit code of the script below
 
 SCRIPT = f"""
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -50,9 +51,11 @@ def train(worker):
         optimizer.step()
         if number == 3:
             (HERE / f"trains-{{worker.index}}").touch()
+            if sys.argv[1:] == ["stuck"]:
+                time.sleep(3600)
 
 if __name__ == "__main__":
-    options = dict(workers=1, speed="constant:seconds=0.3") if sys.argv[1:] == ["sleepy"] else dict(workers=2)
+    options = dict(workers=1, speed="constant:seconds=0.3") if sys.argv[1:] else dict(workers=2)
     try:
         launch(train, policy="ssp", epochs=10**6, run_dir=HERE / "run", evaluate=evaluate, **options)
     except InterruptedRun as stop:
@@ -207,3 +210,14 @@ def test_nothing_outlives_a_launcher_that_is_killed_on_the_spot(session: Session
     _, errors = session.ends()
     assert "Traceback" not in errors
     assert read_metrics(session.directory / "run" / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("session", [("stuck",)], indirect=True)
+def test_a_second_ctrl_c_ends_a_run_at_once_whose_worker_hears_nothing(session: Session) -> None:
+    until(session.trains, "training did not begin")
+    session.look_at_memory()
+    for _ in range(2):
+        ctrl_c(session)
+        time.sleep(1.0)  # two signals at the same instant are one; if they were, the outcome is still the same
+    session.ends()
+    assert session.launcher.returncode != 0

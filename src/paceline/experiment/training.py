@@ -139,6 +139,7 @@ def launch(
             Coordinator(chosen),
             workers=group.workers,
             least=group.least,
+            most=group.most,
             epochs=epochs,
             lr_scaling=lr_scaling,
             statistics=chosen.wants_statistics,

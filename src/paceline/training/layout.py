@@ -148,12 +148,12 @@ class Segment:
 def average(replicas: Sequence[Mapping[str, Tensor]], averaged: Collection[str]) -> dict[str, Tensor]:
     """One set of buffers and frozen parameters of many: the means of those named, of the others the first one's."""
     first = replicas[0]
-    return {
-        name: torch.stack([each[name] for each in replicas]).mean(0)
-        if name in averaged and len(replicas) > 1
-        else first[name].clone()
-        for name in first
-    }
+    means: dict[str, Tensor] = {}
+    for name, own in first.items():
+        # What is the same everywhere stays as it is: the mean of equal numbers is not exact.
+        same = name not in averaged or all(torch.equal(own, each[name]) for each in replicas[1:])
+        means[name] = own.clone() if same else torch.stack([each[name] for each in replicas]).mean(0)
+    return means
 
 
 def averaged_into(target: Segment, sources: Iterable[Segment]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import reduction, resource_tracker
@@ -21,7 +22,7 @@ from paceline.runtimes.local.process import Assignment, Descriptors, run_evaluat
 from paceline.runtimes.local.seat import Seat
 from paceline.training.worker import Worker
 
-GRACE = 5.0  # seconds that a process has to end by itself
+GRACE = 5.0  # seconds that processes have to end by themselves
 PROCESS_NAME = "paceline worker"
 LAUNCHED_BY_A_WORKER = 78  # exit code of a process whose main module launches a run while it is imported
 
@@ -70,8 +71,9 @@ class Launcher:
     def __exit__(self, *problem: object) -> None:
         for each in self._started:
             each.channel.close()
+        end = time.monotonic() + GRACE
         for each in self._started:
-            _end(each.process)
+            _end(each.process, max(0.0, end - time.monotonic()))
             os.close(each.segment)
         os.close(self._parcel)
 
@@ -91,7 +93,7 @@ class Launcher:
         inherited = (to_process[0], to_server[1], segment, self._parcel)
         context = multiprocessing.get_context("spawn")
         process = context.Process(
-            target=_main, args=(main, [Inherited(each) for each in inherited], assignment), name=name
+            target=_main, args=(main, [Inherited(each) for each in inherited], assignment), name=name, daemon=True
         )
         started = _Started(process, Channel(to_server[0], to_process[1], incoming), segment)
         self._started.append(started)
@@ -107,6 +109,8 @@ class Launcher:
 
 
 def _main(main: Callable[..., None], descriptors: list[int], assignment: Assignment) -> None:
+    # A daemon for its launcher, whose end then waits for nobody, but free to have processes of its own (a DataLoader's).
+    multiprocessing.current_process().daemon = False
     main(Descriptors(*descriptors), assignment)
 
 
@@ -121,10 +125,10 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(process: BaseProcess) -> None:
+def _end(process: BaseProcess, patience: float) -> None:
     if process.pid is None:
         return
-    process.join(GRACE)
+    process.join(patience)
     if process.is_alive():
         process.kill()
         process.join()

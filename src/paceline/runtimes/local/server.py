@@ -58,6 +58,7 @@ class LocalServer:
         *,
         workers: int,
         least: int | None = None,
+        most: int | None = None,
         epochs: int = 1,
         lr_scaling: str = "linear",
         statistics: bool = False,
@@ -67,7 +68,10 @@ class LocalServer:
         control: Control | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`least`: keep so many workers, by replacing those that die; None: go on with those that are left."""
+        """`least`: keep so many workers, by replacing those that die; None: go on with those that are left.
+
+        `most`: how many somebody outside may ask for.
+        """
         self.seats: list[Seat] = []
         self.port = StorePort()
         self.interrupted = False
@@ -77,6 +81,7 @@ class LocalServer:
         self._coordinator = coordinator
         self._workers = workers
         self._least = least
+        self._most = most
         self._epochs = epochs
         self._lr_scaling = lr_scaling
         self._statistics = statistics
@@ -165,6 +170,8 @@ class LocalServer:
             self._heed(seat, message)
 
     def _heed(self, seat: Seat, message: ToServer) -> None:
+        if seat.leaving and seat.worker is None and isinstance(message, Push | Skip | Restart | Lease):
+            return  # it was sent away, and said this before it heard so
         match message:
             case Push():
                 self._take(seat, message)
@@ -371,7 +378,7 @@ class LocalServer:
     def _hear_control(self) -> None:
         assert self._control is not None
         for wanted in self._control.requests():
-            self.scale(wanted)
+            self.scale(max(self._least or 1, min(wanted, self._most or wanted)))
             self._control.acknowledge(wanted)
 
     def stop(self) -> None:
