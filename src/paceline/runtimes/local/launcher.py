@@ -109,7 +109,7 @@ class Launcher:
 
 
 def _main(main: Callable[..., None], descriptors: list[int], assignment: Assignment) -> None:
-    # A daemon for its launcher, whose end then waits for nobody, but free to have processes of its own (a DataLoader's).
+    # A daemon for its launcher, whose end then waits for nobody, but free to have processes of its own, as loaders do.
     multiprocessing.current_process().daemon = False
     main(Descriptors(*descriptors), assignment)
 
