@@ -143,8 +143,8 @@ def test_a_graphics_card_that_is_not_there_is_refused(monkeypatch: pytest.Monkey
         check(Group(1, device="cuda:2"))
 
 
-def test_cores_are_shared_among_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+def test_the_threads_of_torch_are_shared_among_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     assert [Group(workers).threads() for workers in (1, 3, 8, 20)] == [8, 2, 1, 1]
     monkeypatch.setattr("os.cpu_count", lambda: None)
     assert Group(1).threads() == 1
