@@ -146,6 +146,7 @@ def test_a_graphics_card_that_is_not_there_is_refused(monkeypatch: pytest.Monkey
 def test_the_threads_of_torch_are_shared_among_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     assert [Group(workers).threads() for workers in (1, 3, 8, 20)] == [8, 2, 1, 1]
+    assert [Group(workers).server_threads() for workers in (1, 3, 8, 20)] == [4, 2, 1, 1]
 
 
 def test_paces_come_from_intervals_a_speed_a_trace_or_slowdowns(tmp_path: Path) -> None:

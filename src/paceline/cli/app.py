@@ -13,6 +13,7 @@ from paceline.cli.run import run_command
 from paceline.cli.scale import scale_command
 from paceline.cli.simulate import simulate_command
 from paceline.cli.train import train_command
+from paceline.cli.whatif import whatif_command
 
 app = typer.Typer(
     name="paceline",
@@ -28,6 +29,7 @@ app.command("scale")(scale_command)
 app.command()(policies)
 app.command("simulate")(simulate_command)
 app.command()(replay)
+app.command("whatif")(whatif_command)
 
 
 def _version(asked: bool) -> None:

@@ -71,6 +71,12 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 
         return max(1, torch.get_num_threads() // self.workers)
 
+    def server_threads(self) -> int:
+        """Of torch in the server. Idle threads of one process keep cores from another's, so it takes its share only."""
+        import torch
+
+        return max(1, torch.get_num_threads() // (self.workers + 1))
+
     def devices(self) -> Callable[[int], str]:
         """The device of the worker with this index."""
         import torch  # takes a second, and a command that only prints its help shall not wait for it

@@ -113,6 +113,7 @@ def launch(
     chosen = policy_for(policy, group.workers)
     paces = group.paces()
     devices = group.devices()
+    threads = group.threads()
 
     def assignment(index: int) -> Assignment:
         return Assignment(
@@ -120,7 +121,7 @@ def launch(
             parent=os.getpid(),
             seed=seed,
             epochs=epochs,
-            threads=group.threads(),
+            threads=threads,
             device=devices(index),
             not_finite=not_finite,
             pace=paces(index),
@@ -169,7 +170,7 @@ def launch(
             return result
 
         try:
-            with _interruptible(server):
+            with _interruptible(server), _threads(group.server_threads()):
                 server.run()
         except BaseException:
             finish()
@@ -207,6 +208,17 @@ def fit(
     result = launch(task.learn, evaluate=None if test is None else task.evaluate, **options)
     model.load_state_dict(result.model_state)
     return result
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """So many threads of torch in this process for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ Table = npt.NDArray[np.float64]
 ROWS = 64  # different h remembered; the least recently used goes first
 PRIOR = 1e-3  # weight of a cell that nobody observed, against one observation
 SWEEPS = 500
-TOLERANCE = 1e-9  # of the largest entry
+EXACT, CLOSE_ENOUGH = 1e-9, 1e-4  # of the largest entry
 
 
 class TimeModel:
@@ -39,7 +39,7 @@ class TimeModel:
         order = sorted(self._rows)
         weight = np.stack([_padded(self._rows[each][0], workers) for each in order])
         mean = np.stack([_padded(self._rows[each][1], workers) for each in order])
-        fitted: Table = isotonic_table(_filled(mean, weight, order), np.maximum(weight, PRIOR))
+        fitted: Table = isotonic_table(_filled(mean, weight, order), np.maximum(weight, PRIOR), CLOSE_ENOUGH)
         row: Table = fitted[order.index(h)]
         return row
 
@@ -55,12 +55,12 @@ class TimeModel:
         return row
 
 
-def isotonic_table(target: Table, weight: Table) -> Table:
+def isotonic_table(target: Table, weight: Table, tolerance: float = EXACT) -> Table:
     """The table nearest to `target` (weighted least squares) that rises along each row and falls down each column."""
     fitted = target
     row_correction = np.zeros_like(target)
     column_correction = np.zeros_like(target)
-    tolerance = TOLERANCE * float(np.abs(target).max())
+    tolerance *= float(np.abs(target).max())
     for _ in range(SWEEPS):
         before = fitted
         by_row = _each_line(fitted + row_correction, weight, increasing=True)

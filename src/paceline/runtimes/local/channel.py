@@ -25,19 +25,23 @@ class ShortWait:
     """Looks for an answer a few times before falling asleep, where answers have been quick.
 
     To be woken from sleep on another core takes a hundred microseconds, more than a small model's whole update. Who
-    waited long the last time sleeps at once, so that no core is kept busy by waiting for a slow worker.
+    waited long the last time sleeps at once, so that no core is kept busy by waiting for a slow worker. And only
+    small models are worth it: on larger ones torch works with several threads, which need the cores.
     """
 
     LONGEST = 500e-6  # seconds: the two wake-ups of a cycle in which the other side sleeps
     TRY_AGAIN = 16  # waits after which it is tried again all the same
 
+    SMALL = 1 << 15  # parameters up to which torch's operations run in one thread
+
     def __init__(self) -> None:
+        self.parameters = self.SMALL + 1  # of the model; set once it is known
         self._asleep = 0
 
     def pays_off(self, ready: Callable[[], bool]) -> bool:
         """Whether it is ready within a moment; if not, the caller should fall asleep."""
-        if self._asleep:
-            self._asleep -= 1
+        if self.parameters > self.SMALL or self._asleep:
+            self._asleep = max(0, self._asleep - 1)
             return ready()
         end = time.monotonic() + self.LONGEST
         while not ready():
@@ -58,7 +62,7 @@ class Channel(Generic[In, Out]):
         self._decode = msgspec.json.Decoder(incoming).decode
         self._waiting: deque[bytes] = deque()  # whole lines that were read
         self._cut_off = b""  # the beginning of a line whose end has not arrived yet
-        self._short_wait = ShortWait()
+        self.short_wait = ShortWait()
         os.set_blocking(reading, False)
 
     def fileno(self) -> int:
@@ -75,7 +79,7 @@ class Channel(Generic[In, Out]):
 
     def receive(self) -> In:
         """The next message; waits for it."""
-        if not self._short_wait.pays_off(self._read):
+        if not self.short_wait.pays_off(self._read):
             while not self._waiting:
                 select.select([self._reading], [], [])
                 self._read()

@@ -81,6 +81,7 @@ class PipeLink:
 
     def enter(self, layout: Layout) -> Segment:
         self._layout = layout
+        self._channel.short_wait.parameters = layout.parameter_count
         return map_segment(self._segment, layout)
 
     def begin(self, spec: OptimizerSpec) -> None:

@@ -223,6 +223,7 @@ class LocalServer:
         spec: OptimizerSpec = pickle.loads(first.optimizer)
         store = ParameterStore(first.segment.layout, first.segment.parameters, spec, self._lr_scaling)
         self.port.aggregation = Aggregation(store, self._statistics)
+        self._short_wait.parameters = store.layout.parameter_count
         self._began = self._clock()
         for seat in ready:
             self._join(seat, seat.index)

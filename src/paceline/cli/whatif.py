@@ -1,0 +1,37 @@
+"""`paceline whatif`: what other policies would have made of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from typer import Argument, Option
+
+from paceline.cli.arguments import policy_names
+from paceline.experiment.whatif import recommendation, whatif
+from paceline.recording.trace import Trace
+from paceline.report.console import output
+from paceline.report.tables import comparison
+
+
+def whatif_command(
+    run: Annotated[Path, Argument(help="A run directory, or its trace.")],
+    policy: Annotated[
+        list[str] | None, Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it. Default: all.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print a JSON array instead of a table.")] = False,
+) -> None:
+    """Take the iteration times out of the trace of any run, and say what other policies would have made of them."""
+    trace = Trace(run / "trace.jsonl" if run.is_dir() else run, allow_cut_off=True)
+    names = policy_names(policy or ["all"])
+    recorded = trace.header.policy
+    if recorded not in names:
+        names.insert(0, recorded)
+    summaries = whatif(trace, names)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
+        return
+    console = output()
+    console.print(comparison(summaries), "")
+    console.print(recommendation(summaries, recorded), highlight=False, markup=False)

@@ -1,0 +1,90 @@
+"""What other policies would have made of a run: its own iteration times, simulated again.
+
+The times come out of the trace of any run, simulated or real: from when a worker was given parameters to its push.
+If a policy lets a worker do more iterations than it did, its times begin again from the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from paceline.core.coordinator import Coordinator
+from paceline.core.errors import TraceError
+from paceline.core.messages import GradientArrived, InterruptWorker, SendParameters, WorkerLeft
+from paceline.experiment.simulation import policy_for
+from paceline.recording.metrics import RunMetrics, Summary
+from paceline.recording.trace import Record, Trace
+from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
+from paceline.runtimes.speeds import Recorded
+
+ENDED = ("no work left", "finished")  # reasons of leaving that only mean that the run came to its end
+AS_GOOD_AS_THE_BEST = 0.95
+
+
+class Recording(msgspec.Struct):
+    """What a trace says about one worker."""
+
+    joined_at: float
+    times: list[float]
+    left_at: float | None = None
+
+
+def recorded_workers(records: Iterable[Record]) -> dict[int, Recording]:
+    """The iteration times of every worker that pushed anything."""
+    found: dict[int, Recording] = {}
+    since: dict[int, float] = {}
+    for record in records:
+        match record.event:
+            case GradientArrived(gradient) if gradient.worker in since:
+                found[gradient.worker].times.append(record.now - since.pop(gradient.worker))
+            case WorkerLeft(worker, reason) if worker in found and reason not in ENDED:
+                found[worker].left_at = record.now
+            case _:
+                pass
+        for command in record.commands:
+            match command:
+                case SendParameters(worker) | InterruptWorker(worker):
+                    since[worker] = record.now
+                    found.setdefault(worker, Recording(record.now, []))
+                case _:
+                    pass
+    return {worker: each for worker, each in found.items() if each.times and min(each.times) > 0}
+
+
+def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
+    """The figures that each policy would have had in the time that the run took."""
+    workers = recorded_workers(trace)
+    if not workers or trace.end is None or trace.end <= 0:
+        raise TraceError(f"{trace.path}: nobody pushed anything, so there are no iteration times in it")
+    summaries = []
+    for name in policies:
+        chosen = policy_for(name, len(workers))
+        metrics = RunMetrics()
+        speeds = {worker: Recorded(tuple(each.times)) for worker, each in workers.items()}
+        simulated = [
+            SimulatedWorker(worker, speeds[worker].start(""), each.joined_at, each.left_at)
+            for worker, each in workers.items()
+        ]
+        typical = min(each.mean for each in speeds.values())
+        simulator = Simulator(simulated, Coordinator(chosen), [metrics.observe], time_scale=typical)
+        simulator.run(Stop(duration=trace.end))
+        summaries.append(metrics.summary(name, simulator.now))
+    return summaries
+
+
+def recommendation(summaries: Sequence[Summary], recorded: str) -> str:
+    """Which policy to take, and why: of those about as fast as the fastest, the one with the freshest gradients."""
+    useful = {each.policy: each.applied / each.virtual_seconds for each in summaries}
+    most = max(useful.values())
+    good = [each for each in summaries if useful[each.policy] >= AS_GOOD_AS_THE_BEST * most]
+    best = min(good, key=lambda each: (each.mean_staleness, -useful[each.policy]))
+    present = next((each for each in summaries if each.policy == recorded), None)
+    why = f"its workers would wait {best.waiting_share:.0%} of their time, mean staleness {best.mean_staleness:.2f}"
+    if present is None or present is best:
+        return f"take {best.policy}: {why}"
+    gain = useful[best.policy] / useful[present.policy] if useful[present.policy] else float("inf")
+    if gain < 1 / AS_GOOD_AS_THE_BEST:
+        return f"stay with {recorded}: no other policy would use over {gain - 1:.0%} more gradients in the same time"
+    return f"take {best.policy}: {gain:.2f} times the gradients of {recorded} in the same time; {why}"

@@ -1,0 +1,100 @@
+"""What other policies would have made of a run: its own times, simulated again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.cli import main
+from paceline.core.errors import TraceError
+from paceline.core.messages import GradientArrived
+from paceline.experiment import Simulation, simulate
+from paceline.experiment.whatif import recommendation, recorded_workers, whatif
+from paceline.policies import POLICIES
+from paceline.recording.trace import Trace, TraceWriter
+
+GROUP = Simulation(intervals=(1.0, 1.1, 1.3, 4.0), duration=200.0)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Trace:
+    """A run under BSP, which wastes most of its time."""
+    simulate("bsp", GROUP, trace_file=tmp_path / "trace.jsonl")
+    return Trace(tmp_path / "trace.jsonl")
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "ssp:staleness=1", "dbw:blind=true"])
+def test_of_a_simulated_run_it_says_what_simulating_directly_says(policy: str, recorded: Trace) -> None:
+    (found,) = whatif(recorded, [policy])
+    direct = simulate(policy, GROUP)
+    for figure in ("updates", "pushes", "applied", "discarded", "max_lead", "max_staleness", "supersteps"):
+        assert getattr(found, figure) == getattr(direct, figure)
+    for figure in ("virtual_seconds", "waiting_seconds", "waiting_share", "mean_staleness"):
+        assert getattr(found, figure) == pytest.approx(getattr(direct, figure))
+
+
+def test_random_times_are_taken_as_they_came(tmp_path: Path) -> None:
+    group = Simulation(workers=3, speed="lognormal:sigma=0.5", duration=100.0, seed=4)
+    simulate("asp", group, trace_file=tmp_path / "trace.jsonl")
+    (found,) = whatif(Trace(tmp_path / "trace.jsonl"), ["ssp"])  # which does no more iterations than ASP did
+    assert found.pushes == simulate("ssp", group).pushes
+    assert found.waiting_share == pytest.approx(simulate("ssp", group).waiting_share)
+
+
+def test_workers_join_and_leave_when_they_did(tmp_path: Path) -> None:
+    group = Simulation(intervals=(1.0, 1.5, 2.0), duration=60.0, joins={1: 10.0}, failures={2: 30.0})
+    simulate("asp", group, trace_file=tmp_path / "trace.jsonl")
+    workers = recorded_workers(Trace(tmp_path / "trace.jsonl"))
+    assert {worker: (each.joined_at, each.left_at) for worker, each in workers.items()} == {
+        0: (0.0, None),
+        1: (10.0, None),
+        2: (0.0, 30.0),
+    }
+    (found,) = whatif(Trace(tmp_path / "trace.jsonl"), ["bsp"])
+    assert found.pushes == simulate("bsp", group).pushes
+
+
+def test_an_interrupted_iteration_is_not_an_iteration_time(tmp_path: Path) -> None:
+    group = Simulation(intervals=(1.0, 1.0, 5.0), duration=50.0)
+    simulate("backup:k=2,late=interrupt", group, trace_file=tmp_path / "trace.jsonl")
+    workers = recorded_workers(Trace(tmp_path / "trace.jsonl"))
+    assert list(workers) == [0, 1] and set(workers[0].times) == {1.0}  # the third never finished one
+
+
+def test_the_recommendation_names_the_policy_its_gain_and_why(recorded: Trace) -> None:
+    said = recommendation(whatif(recorded, ["bsp", "ssp", "elastic-bsp", "asp"]), "bsp")
+    assert said.startswith("take elastic-bsp: 2.") and "times the gradients of bsp in the same time" in said
+    equal = Simulation(intervals=(1.0, 1.0), duration=50.0)
+    same = [simulate(policy, equal) for policy in ("bsp", "asp", "ssp")]
+    assert (
+        recommendation(same, "ssp")
+        == "stay with ssp: no other policy would use over 0% more gradients in the same time"
+    )
+    assert recommendation(same, "another").startswith("take bsp: its workers would wait 0%")
+
+
+def test_a_trace_without_pushes_is_refused(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace.jsonl", "bsp")
+    writer.close(3.0)
+    with pytest.raises(TraceError, match="nobody pushed anything"):
+        whatif(Trace(tmp_path / "trace.jsonl"), ["bsp"])
+
+
+def test_the_command_prints_a_table_a_sentence_or_json(
+    recorded: Trace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert any(isinstance(record.event, GradientArrived) for record in recorded)
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["paceline", "whatif", str(recorded.path.parent), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code in (0, None)
+        return capsys.readouterr().out
+
+    table = run("--policy", "asp")
+    assert table.splitlines()[-1].startswith("take asp: ") and "\nbsp " in table
+    assert [each["policy"] for each in json.loads(run("--policy", "asp", "--json"))] == ["bsp", "asp"]
