@@ -171,6 +171,7 @@ def test_waiting_is_short_where_answers_are_quick_and_sleeps_at_once_where_they_
         return False
 
     wait = ShortWait()
+    wait.parameters = ShortWait.SMALL
     assert wait.pays_off(lambda: True)
     assert not wait.pays_off(never)
     for _ in range(ShortWait.TRY_AGAIN):
@@ -179,6 +180,9 @@ def test_waiting_is_short_where_answers_are_quick_and_sleeps_at_once_where_they_
     answers = iter([False, True])
     monkeypatch.setattr(ShortWait, "LONGEST", 60.0)
     assert wait.pays_off(lambda: next(answers))  # it tries again, and looks more than once
+    wait.parameters += 1  # a larger model: it looks once, and sleeps
+    answers = iter([False, True])
+    assert not wait.pays_off(lambda: next(answers))
 
 
 # -- parcels --

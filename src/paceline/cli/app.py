@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
+from paceline.cli.compare import compare_command
 from paceline.cli.policies import policies
 from paceline.cli.replay import replay
 from paceline.cli.run import run_command
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command("train")(train_command)
 app.command("run")(run_command)
 app.command("scale")(scale_command)
+app.command("compare")(compare_command)
 app.command()(policies)
 app.command("simulate")(simulate_command)
 app.command()(replay)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from paceline.core.coordinator import Coordinator
@@ -26,6 +26,7 @@ class _EvaluatedLearner(Learner):
     simulator: Simulator
     every: int | None
     evaluations: list[Evaluation]
+    tell: Callable[[Evaluation], None] | None
 
     def apply(self, command: ApplyUpdate) -> Statistics | None:
         before = self.store.samples
@@ -36,7 +37,10 @@ class _EvaluatedLearner(Learner):
 
     def judge(self) -> None:
         store = self.store
-        self.evaluations.append(Evaluation(self.simulator.now, store.samples, store.version, self.evaluate()))
+        evaluation = Evaluation(self.simulator.now, store.samples, store.version, self.evaluate())
+        self.evaluations.append(evaluation)
+        if self.tell is not None:
+            self.tell(evaluation)
 
 
 def train_virtually(
@@ -50,6 +54,7 @@ def train_virtually(
     speeds: Mapping[int, SpeedModel] | None = None,
     trace_file: Path | None = None,
     observers: Sequence[Observer] = (),
+    on_evaluation: Callable[[Evaluation], None] | None = None,
 ) -> RunResult:
     """Train a task under a policy on simulated workers. The same arguments give the same weights, to the bit.
 
@@ -78,7 +83,7 @@ def train_virtually(
         learner=learner,
     )
     learner.simulator = simulator
-    learner.evaluations = []
+    learner.evaluations, learner.tell = [], on_evaluation
     learner.every = None if task.test is None else evaluate_every or len(task.train)
     has_end = any(each is not None for each in (simulation.duration, simulation.updates, simulation.pushes))
     try:

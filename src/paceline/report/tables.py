@@ -100,6 +100,41 @@ def verdict(rows: Sequence[TrainingRow], target: float | None) -> str:
     )
 
 
+class LearningRow(NamedTuple):
+    """One policy of a comparison in virtual time, over all seeds."""
+
+    policy: str
+    factor: float
+    time: tuple[float, float] | None  # to the target: mean and standard deviation; None: never
+    seconds: float
+    samples: float
+    waiting_share: float
+    mean_staleness: float
+    accuracy: float
+
+
+def learning_table(rows: Sequence[LearningRow], target: float | None, *, tuned: bool) -> Table:
+    """Time to the target with its spread, beside the first policy, and what it cost."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("\npolicy", overflow="fold")
+    first = rows[0]
+    headings = ["lr\nfactor"] if tuned else []
+    if target is not None:
+        headings += [f"time to\n{percent(target)}", "\n+-", f"speed-up over\n{first.policy.partition(':')[0]}"]
+    headings += ["whole\nrun", "samples\nused", "time\nwaited", "mean\nstaleness", "final\naccuracy"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [row.policy, *([f"{row.factor:g}"] if tuned else [])]
+        if target is not None:
+            cells += ["never", "-"] if row.time is None else [f"{row.time[0]:.4g}", f"{row.time[1]:.2g}"]
+            known = row.time is not None and first.time is not None and row.time[0] > 0
+            cells.append(f"{first.time[0] / row.time[0]:.2f}x" if known else "-")  # type: ignore[index]
+        cells += [f"{row.seconds:.4g}", f"{row.samples:,.0f}", percent(row.waiting_share)]
+        table.add_row(*cells, f"{row.mean_staleness:.2f}", f"{row.accuracy:.1%}")
+    return table
+
+
 def _final(name: str, value: float | None) -> str:
     if value is None:
         return "-"

@@ -1,0 +1,186 @@
+"""`paceline compare`: learning curves of policies side by side in virtual time, before any money is spent."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from typer import Argument, Exit, Option
+
+from paceline.cli import options
+from paceline.cli.arguments import numbers, policy_names, slowdown
+from paceline.core.errors import ConfigurationError
+from paceline.experiment import Simulation, policy_for, worker_speeds
+from paceline.experiment.comparison import Comparison, Outcome, Row, Trial, rows_of, run_trials
+from paceline.report.console import output
+from paceline.report.plots import draw
+from paceline.report.tables import LearningRow, learning_table
+
+
+def compare_command(
+    task: Annotated[str, Argument(help="digits, fashion-mnist or cifar10.")],
+    policy: options.Policies = None,
+    workers: Annotated[int | None, Option(help="Number of workers, with --speed.")] = None,
+    speed: options.Speed = None,
+    intervals: Annotated[str | None, Option(help="Time of an iteration of each worker: 1.0,1.9")] = None,
+    trace: Annotated[Path | None, Option(help="A CSV of iteration times: worker,iteration,seconds.")] = None,
+    jitter: Annotated[float, Option(help="Sigma of a lognormal factor on every iteration.")] = 0.0,
+    slow: options.Slow = None,
+    epochs: Annotated[int | None, Option(help="Passes over the data set.")] = None,
+    budget: Annotated[float | None, Option(help="End each run at this virtual time.")] = None,
+    target_accuracy: options.TargetAccuracy = None,
+    seeds: Annotated[int, Option(help="Runs of each policy, with seeds 0, 1, ...")] = 3,
+    tune_lr: Annotated[
+        str | None, Option(help="Factors on the learning rate, as 0.5,1,2: each policy gets its best.")
+    ] = None,
+    model: Annotated[str | None, Option(help="mlp, cnn or resnet20.")] = None,
+    data: Annotated[Path | None, Option(help="Where the data set is, if it is not where it usually is.")] = None,
+    optimizer: Annotated[str, Option(help="sgd, adam, adamw or rmsprop.")] = "sgd",
+    lr: Annotated[float | None, Option(help="Learning rate for a full round of the group.")] = None,
+    momentum: Annotated[float | None, Option(help="Of sgd.")] = None,
+    batch_size: Annotated[int | None, Option(help="Samples in a worker's batch.")] = None,
+    evaluate_every: options.EvaluateEvery = None,
+    lr_scaling: options.LrScaling = "linear",
+    processes: Annotated[int | None, Option(help="Runs at a time. Default: as many as there are cores.")] = None,
+    out: Annotated[Path, Option(help="Results and plots go here; the same comparison goes on where it was.")] = Path(
+        "comparison"
+    ),
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare policies in virtual time with real gradients: accuracy over time, waiting, staleness."""
+    from paceline.experiment.tasks import settings_of, task_of  # torch takes a second to import
+
+    names = policy_names(policy or ["all"])
+    simulation = Simulation(
+        intervals=None if intervals is None else numbers(intervals, "--intervals"),
+        workers=workers,
+        speed=speed,
+        trace=None if trace is None else str(trace),
+        jitter=jitter,
+        slowdowns=tuple(slowdown(text, "--slow") for text in slow or ()),
+        duration=budget,
+    )
+    group = worker_speeds(simulation)
+    for name in names:
+        policy_for(name, len(group))
+    factors = (1.0,) if tune_lr is None else numbers(tune_lr, "--tune-lr")
+    _check(seeds, factors, target_accuracy, processes, epochs)
+    rate = settings_of(task).learning_rate if lr is None else lr
+    task_of(task, model=model, data=data, optimizer=optimizer, learning_rate=rate, momentum=momentum)  # or refuse now
+    comparison = Comparison(
+        task=task,
+        simulation=simulation,
+        epochs=settings_of(task).epochs if epochs is None else epochs,
+        data=None if data is None else str(data),
+        model=model,
+        optimizer=optimizer,
+        learning_rate=rate,
+        momentum=momentum,
+        batch_size=batch_size,
+        lr_scaling=lr_scaling,
+        evaluate_every=evaluate_every,
+    )
+    trials = [Trial(name, seed, factor) for seed in range(seeds) for name in names for factor in factors]
+    outcomes = _run(comparison, trials, out, processes or os.cpu_count() or 1)
+    rows = rows_of(outcomes, names, target_accuracy)
+    try:
+        _plot(outcomes, rows, out, target_accuracy)
+    except ConfigurationError as missing:  # no matplotlib: the figures are there all the same
+        print(f"paceline: {missing}", file=sys.stderr)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(rows)).decode())
+        return
+    console = output()
+    console.print(learning_table(_lines(rows), target_accuracy, tuned=len(factors) > 1), "")
+    for row in rows:
+        for problem in row.problems:
+            console.print(f"{row.policy}: {problem}", highlight=False, markup=False)
+    console.print(f"results and plots: {out}", highlight=False, markup=False)
+
+
+def _check(
+    seeds: int, factors: tuple[float, ...], target: float | None, processes: int | None, epochs: int | None
+) -> None:
+    for what, value in (("--seeds", seeds), ("--processes", processes), ("--epochs", epochs)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{what} {value}: must be at least 1")
+    if not factors or not all(0 < factor < float("inf") for factor in factors):
+        raise ConfigurationError("--tune-lr: must be numbers above 0 with commas between them, as in 0.5,1,2")
+    if target is not None and not 0 < target <= 1:
+        raise ConfigurationError(f"--target-accuracy {target:g}: must be above 0 and at most 1, as in 0.95")
+
+
+def _run(comparison: Comparison, trials: list[Trial], out: Path, processes: int) -> list[Outcome]:
+    console = Console(stderr=True)
+    outcomes: list[Outcome] = []
+    try:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(comparison.task, total=len(trials))
+            for outcome in run_trials(comparison, trials, out, processes):
+                outcomes.append(outcome)
+                bar.advance(task)
+    except KeyboardInterrupt:
+        print(
+            f"paceline: interrupted; {len(outcomes)} of {len(trials)} runs are in {out}, and the same command goes on",
+            file=sys.stderr,
+        )
+        raise Exit(130) from None
+    return sorted(outcomes, key=lambda outcome: trials.index(outcome.trial))
+
+
+def _plot(outcomes: list[Outcome], rows: list[Row], out: Path, target: float | None) -> None:
+    best = {
+        row.policy: [each for each in outcomes if (each.trial.policy, each.trial.factor) == (row.policy, row.factor)]
+        for row in rows
+    }
+    over_time = {name: [[(p.seconds, p.accuracy) for p in each.curve] for each in runs] for name, runs in best.items()}
+    over_samples = {
+        name: [[(p.samples, p.accuracy) for p in each.curve] for each in runs] for name, runs in best.items()
+    }
+    draw(
+        over_time,
+        out / "accuracy-over-time.svg",
+        title="accuracy over virtual time",
+        across="seconds",
+        up="accuracy",
+        target=target,
+    )
+    draw(
+        over_samples,
+        out / "accuracy-over-samples.svg",
+        title="accuracy over samples",
+        across="samples",
+        up="accuracy",
+        target=target,
+    )
+    chosen = {name: [runs[0].gradients] for name, runs in best.items() if name.startswith("dbw") and runs}
+    if chosen:
+        draw(
+            chosen,
+            out / "gradients-per-update.svg",
+            title="gradients per update, first seed",
+            across="seconds",
+            up="k",
+            steps=True,
+        )
+
+
+def _lines(rows: list[Row]) -> list[LearningRow]:
+    return [
+        LearningRow(
+            row.policy,
+            row.factor,
+            row.time,
+            row.seconds,
+            row.samples,
+            row.waiting_share,
+            row.mean_staleness,
+            row.accuracy,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,234 @@
+"""Policies side by side in virtual time, with real learning: every policy, every seed, every learning rate.
+
+Each trial is one line of a file that is appended to as results come, so that an interrupted comparison goes on where it
+was. Trials run in several processes, each in one thread; what they find does not depend on that.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import msgspec
+
+from paceline.core.errors import ConfigurationError
+from paceline.core.messages import ApplyUpdate
+from paceline.experiment.simulation import Simulation
+from paceline.recording.progress_log import Evaluation
+from paceline.recording.trace import Record
+
+RESULTS = "results.jsonl"
+MOST_UPDATES_KEPT = 2000  # of which the number of gradients is remembered
+
+
+class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that the trials have in common."""
+
+    task: str
+    simulation: Simulation
+    epochs: int
+    data: str | None = None
+    model: str | None = None
+    optimizer: str = "sgd"
+    learning_rate: float | None = None
+    momentum: float | None = None
+    batch_size: int | None = None
+    lr_scaling: str = "linear"
+    evaluate_every: int | None = None
+
+
+class Trial(msgspec.Struct, frozen=True):
+    policy: str
+    seed: int
+    factor: float = 1.0  # on the learning rate
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """One evaluation of a learning curve."""
+
+    seconds: float
+    samples: int
+    accuracy: float
+    loss: float | None  # None: not finite
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one trial came to. `problem`: why it ended before its time."""
+
+    trial: Trial
+    seconds: float
+    samples: int
+    waiting_share: float
+    mean_staleness: float
+    curve: list[Point]
+    gradients: list[tuple[float, int]]  # time of an update, and how many gradients it was made of
+    problem: str = ""
+
+    def time_to(self, target: float) -> float | None:
+        return next((point.seconds for point in self.curve if point.accuracy >= target), None)
+
+    @property
+    def final_accuracy(self) -> float:
+        return self.curve[-1].accuracy if self.curve else 0.0
+
+
+def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
+    """One policy, one seed, one learning rate. A run that diverges is an outcome, not an error."""
+    import torch
+
+    from paceline.experiment.tasks import settings_of, task_of
+    from paceline.experiment.virtual_training import train_virtually
+    from paceline.training.gradients import DivergedError
+
+    torch.set_num_threads(1)
+    rate = comparison.learning_rate or settings_of(comparison.task).learning_rate
+    task = task_of(
+        comparison.task,
+        model=comparison.model,
+        data=None if comparison.data is None else Path(comparison.data),
+        optimizer=comparison.optimizer,
+        learning_rate=rate * trial.factor,
+        momentum=comparison.momentum,
+        batch_size=comparison.batch_size,
+        seed=trial.seed,
+    )
+    curve: list[Point] = []
+    gradients: list[tuple[float, int]] = []
+
+    def note(evaluation: Evaluation) -> None:
+        figures = evaluation.figures
+        curve.append(Point(evaluation.seconds, evaluation.samples, figures["accuracy"], figures["loss"]))
+
+    def watch(record: Record) -> None:
+        for command in record.commands:
+            if isinstance(command, ApplyUpdate) and len(gradients) < MOST_UPDATES_KEPT:
+                gradients.append((record.now, len(command.gradients)))
+
+    try:
+        result = train_virtually(
+            task,
+            trial.policy,
+            msgspec.structs.replace(comparison.simulation, seed=trial.seed),
+            epochs=comparison.epochs,
+            lr_scaling=comparison.lr_scaling,
+            evaluate_every=comparison.evaluate_every,
+            observers=[watch],
+            on_evaluation=note,
+        )
+    except DivergedError as problem:
+        last = curve[-1] if curve else Point(0.0, 0, 0.0, None)
+        return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, gradients, str(problem))
+    summary = result.summary
+    return Outcome(
+        trial, result.seconds, result.samples, summary.waiting_share, summary.mean_staleness, curve, gradients
+    )
+
+
+def run_trials(comparison: Comparison, trials: Sequence[Trial], directory: Path, processes: int) -> Iterator[Outcome]:
+    """The outcomes that are there already, and then the others as they come, in any order."""
+    path = directory / RESULTS
+    known = _resume(path, comparison)
+    wanted = dict.fromkeys(trials)
+    yield from (outcome for outcome in known if outcome.trial in wanted)
+    done = {outcome.trial for outcome in known}
+    missing = [trial for trial in wanted if trial not in done]
+    for outcome in _compute(comparison, missing, processes):
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode(outcome) + b"\n")
+        yield outcome
+
+
+def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) -> Iterator[Outcome]:
+    if processes == 1 or len(trials) < 2:
+        yield from (run_trial(comparison, trial) for trial in trials)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, len(trials)), mp_context=context) as pool:
+        try:
+            for future in as_completed([pool.submit(run_trial, comparison, trial) for trial in trials]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _resume(path: Path, comparison: Comparison) -> list[Outcome]:
+    """The outcomes in the file, which begins with the comparison that they belong to."""
+    header = msgspec.json.encode(comparison)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_bytes(header + b"\n")
+            return []
+        first, *lines = path.read_bytes().splitlines(keepends=True)
+    except (OSError, ValueError) as problem:
+        raise ConfigurationError(f"{path}: cannot be used: {problem}") from None
+    if first.rstrip(b"\n") != header:
+        raise ConfigurationError(
+            f"{path}: holds the results of another comparison; choose another directory, or ask for the same again"
+        )
+    whole = [line for line in lines if line.endswith(b"\n")]
+    if len(whole) < len(lines):  # its writer was killed in the middle of a line
+        path.write_bytes(b"".join([first, *whole]))
+    return [msgspec.json.decode(line, type=Outcome) for line in whole]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One policy over all seeds, at the learning rate that suited it best."""
+
+    policy: str
+    factor: float
+    times: list[float | None]  # to the target, by seed
+    seconds: float
+    samples: float
+    waiting_share: float
+    mean_staleness: float
+    accuracy: float
+    problems: list[str]
+
+    @property
+    def time(self) -> tuple[float, float] | None:
+        """Mean and standard deviation of the time to the target; None: some seed never reached it."""
+        reached = [each for each in self.times if each is not None]
+        if not reached or len(reached) < len(self.times):
+            return None
+        return statistics.mean(reached), statistics.stdev(reached) if len(reached) > 1 else 0.0
+
+
+def rows_of(outcomes: Sequence[Outcome], policies: Sequence[str], target: float | None) -> list[Row]:
+    """A row per policy, in their order."""
+    rows = []
+    for policy in policies:
+        by_factor: dict[float, list[Outcome]] = {}
+        for outcome in outcomes:
+            if outcome.trial.policy == policy:
+                by_factor.setdefault(outcome.trial.factor, []).append(outcome)
+        candidates = [_row(policy, factor, found, target) for factor, found in sorted(by_factor.items())]
+        if candidates:
+            rows.append(min(candidates, key=_quality))
+    return rows
+
+
+def _row(policy: str, factor: float, outcomes: list[Outcome], target: float | None) -> Row:
+    outcomes = sorted(outcomes, key=lambda outcome: outcome.trial.seed)
+    mean: Callable[[Sequence[float]], float] = statistics.mean
+    return Row(
+        policy=policy,
+        factor=factor,
+        times=[] if target is None else [outcome.time_to(target) for outcome in outcomes],
+        seconds=mean([outcome.seconds for outcome in outcomes]),
+        samples=mean([outcome.samples for outcome in outcomes]),
+        waiting_share=mean([outcome.waiting_share for outcome in outcomes]),
+        mean_staleness=mean([outcome.mean_staleness for outcome in outcomes]),
+        accuracy=mean([outcome.final_accuracy for outcome in outcomes]),
+        problems=[outcome.problem for outcome in outcomes if outcome.problem],
+    )
+
+
+def _quality(row: Row) -> tuple[float, float, float]:
+    """Less is better: did not diverge, soonest at the target, most accurate in the end; a factor of 1 wins a tie."""
+    time = row.time
+    return (len(row.problems), float("inf") if time is None else time[0], -row.accuracy)
