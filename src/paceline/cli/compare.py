@@ -24,7 +24,9 @@ from paceline.report.tables import LearningRow, learning_table
 
 def compare_command(
     task: Annotated[str, Argument(help="digits, fashion-mnist or cifar10.")],
-    policy: options.Policies = None,
+    policy: Annotated[
+        list[str] | None, Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it. Default: all.")
+    ] = None,
     workers: Annotated[int | None, Option(help="Number of workers, with --speed.")] = None,
     speed: options.Speed = None,
     intervals: Annotated[str | None, Option(help="Time of an iteration of each worker: 1.0,1.9")] = None,
