@@ -37,7 +37,7 @@ class Settings(NamedTuple):
 TASKS: dict[str, Settings] = {
     "digits": Settings("mlp", learning_rate=0.05, batch_size=32, epochs=10),
     "fashion-mnist": Settings("cnn", learning_rate=0.05, batch_size=64, epochs=5),
-    "cifar10": Settings("resnet20", learning_rate=0.1, batch_size=64, epochs=10),
+    "cifar10": Settings("resnet20", learning_rate=0.05, batch_size=64, epochs=10),
 }
 
 
