@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -11,10 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from paceline.cli import main
+from paceline.core.messages import WorkerLeft
 from paceline.recording.replay import first_difference
-from paceline.recording.trace import Trace
+from paceline.recording.trace import Record, Trace
+from paceline.report.live import PlainLines
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from paceline.cli import main; main()"]
@@ -71,6 +75,8 @@ def test_a_train_that_raises_shows_its_traceback_once_and_the_command_fails(tmp_
     done = run("run", str(script), cwd=tmp_path)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.count("RuntimeError: a bug of mine") == 1 and "broken.py" in done.stderr
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert json.loads((directory / "config.json").read_text())["train"] == str(script)
 
 
 @pytest.mark.slow
@@ -94,6 +100,15 @@ def test_a_terminal_sees_a_live_table(tmp_path: Path) -> None:
     assert process.wait(60) == 0
     text = seen.decode()
     assert "starting the workers" in text and "computes" in text and "samples/s" in text
+
+
+def test_the_loss_of_a_worker_is_told_and_the_end_of_its_work_is_not() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    lines = PlainLines("asp", console)
+    lines.observe(Record(3.25, WorkerLeft(2, "its process died")))
+    lines.observe(Record(4.0, WorkerLeft(1, "no work left")))
+    lines.observe(Record(4.0, WorkerLeft(0, "finished")))
+    assert console.file.getvalue() == "asp: worker 2 left after 3.2 s: its process died\n"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +137,7 @@ def test_a_terminal_sees_a_live_table(tmp_path: Path) -> None:
         (["train", "digits", "--intervals", "1,2,3"], "intervals must be 2 numbers above 0, one per worker"),
         (["train", "digits", "--intervals", "1,2", "--speed", "constant"], "give emulated speeds at most one way"),
         (["train", "digits", "--sharding", "sideways"], "unknown sharding 'sideways'; there are: dynamic, static"),
+        (["train", "digits", "--out", "/dev/null"], "--out /dev/null: is not a directory"),
         (["run", "nowhere.py"], "nowhere.py: there is no such script"),
         (["run", str(ROOT / "tests" / "group.py")], "group.py: has no function train(worker)"),
         (["scale", "nowhere", "4"], "nowhere/config.json: cannot be read: No such file or directory"),

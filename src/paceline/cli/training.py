@@ -53,6 +53,8 @@ def check(asked: Asked) -> None:
     )
     if asked.target is not None and not 0 < asked.target <= 1:
         raise ConfigurationError(f"--target-accuracy {asked.target:g}: must be above 0 and at most 1, as in 0.95")
+    if asked.out.exists() and not asked.out.is_dir():
+        raise ConfigurationError(f"--out {asked.out}: is not a directory")
     for name in asked.policies:
         policy_for(name, asked.group.workers)
 

@@ -66,6 +66,7 @@ class RunFiles:
         self, *, policy: str, group: Group, epochs: int, seed: int, lr_scaling: str, train: Callable[..., Any]
     ) -> None:
         name = f"{getattr(train, '__module__', '')}.{getattr(train, '__qualname__', type(train).__name__)}"
+        name = getattr(train, "description", name)
         self._write("config.json", Configuration(policy, group, epochs, seed, lr_scaling, name))
 
     def finish(self, end: float, result: tuple[dict[str, Tensor], Summary, int] | None) -> None:

@@ -25,6 +25,11 @@ class Script:
     arguments: tuple[str, ...]
     function: str
 
+    @property
+    def description(self) -> str:
+        """As one would type it."""
+        return " ".join([str(self.path), *self.arguments])
+
     def __call__(self, *values: Any) -> Any:
         return getattr(load_script(self.path, self.arguments), self.function)(*values)
 

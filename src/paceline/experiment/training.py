@@ -99,7 +99,7 @@ def launch(
     `train` and `evaluate` must be importable by a new process: functions of a module or script, not of a notebook's
     cell or another function.
 
-    `workers`: a number, or "2..4": begin with 2, keep at least 2 by replacing those that die, and let `paceline scale`
+    `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale`
     go up to 4. `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
     "lognormal:seconds=0.02". `evaluate(state)` gets a state_dict in a process of its own, each epoch or each
     `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`: "stop" or "skip".

@@ -11,12 +11,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from paceline.core.messages import WorkerLeft
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.recording.trace import Record
 from paceline.report.gantt import COMPUTING, STYLES, WAITING
 from paceline.report.tables import percent
 
+EXPECTED = ("finished", "no work left")  # reasons of leaving that need no word
 BAR = 24  # cells
 MOST_WORKERS = 16
 LINE_EVERY = 10.0  # seconds between two plain lines
@@ -42,6 +44,9 @@ class LiveTable:
 
     def observe(self, record: Record) -> None:
         self._metrics.observe(record)
+        lost = loss_of_a_worker(record)
+        if lost:
+            self._live.console.print(f"{self._title}: {lost}", highlight=False, markup=False, style="yellow")
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._figures = evaluation.figures
@@ -78,7 +83,9 @@ class PlainLines:
         self._next_evaluation = 0.0
 
     def observe(self, record: Record) -> None:
-        pass
+        lost = loss_of_a_worker(record)
+        if lost:
+            self._print(lost)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         if evaluation.seconds < self._next_evaluation:
@@ -94,6 +101,15 @@ class PlainLines:
 
     def _print(self, line: str) -> None:
         self._console.print(f"{self._title}: {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def loss_of_a_worker(record: Record) -> str:
+    """In words, if somebody left who was not expected to."""
+    match record.event:
+        case WorkerLeft(worker, reason) if reason not in EXPECTED:
+            return f"worker {worker} left after {record.now:.1f} s: {reason}"
+        case _:
+            return ""
 
 
 def progress_line(now: Measurement, figures: dict[str, float]) -> str:

@@ -188,7 +188,7 @@ class Worker:
         if self._not_finite == "stop":
             raise GradientError(
                 f"worker {self.index}: the gradient of {name!r} is not finite (NaN or infinite); a smaller learning"
-                " rate or clipping may help, and not_finite='skip' goes on without such gradients"
+                " rate or clipping may help, and not_finite='skip' (--not-finite skip) goes on without them"
             )
         self.skip()
 

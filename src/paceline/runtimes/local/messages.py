@@ -47,6 +47,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
     problem: str  # a traceback, or one sentence
+    wrong_input: bool = False  # it is about what the user gave, not about how the run went
 
 
 ToServer: TypeAlias = Enter | Lease | Push | Skip | Restart | Finished | Failed

@@ -170,7 +170,7 @@ def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
     )
     try:
         problem = _problem_of(f"worker {index}", lambda: _parcel(descriptors)[0](worker))
-        link.send(Finished() if problem is None else Failed(problem))
+        link.send(Finished() if problem is None else problem)
     except Stopped:
         return
 
@@ -191,7 +191,7 @@ def run_evaluator(descriptors: Descriptors, assignment: Assignment) -> None:
     try:
         problem = _problem_of("the evaluation", serve)
         if problem is not None:
-            channel.send(Failed(problem))
+            channel.send(problem)
     except ClosedError:
         return
 
@@ -211,27 +211,32 @@ def _parcel(descriptors: Descriptors) -> tuple[Callable[..., Any], Callable[...,
     try:
         content: tuple[Callable[..., Any], Callable[..., Any]] = unpack(descriptors.parcel)
     except (AttributeError, ImportError) as problem:
-        raise PacelineError(
-            f"a new process cannot find what it is to run: {problem}; put it into a module or a script, not into a"
-            " notebook or an interactive session"
+        raise ConfigurationError(
+            f"a new process cannot find what it is to run: {problem}; it must stand at the top level of a module or a"
+            " script, not in another function, a notebook or an interactive session"
         ) from None
     return content
 
 
-def _problem_of(who: str, act: Callable[[], Any]) -> str | None:
+def _problem_of(who: str, act: Callable[[], Any]) -> Failed | None:
     """Do it, and say in words what went wrong: a sentence for our own errors, a traceback for the user's."""
     try:
         act()
     except PacelineError as problem:
-        return str(problem)
+        return Failed(str(problem), isinstance(problem, ConfigurationError))
     except ClosedError:
         raise
     except (Exception, SystemExit):
-        return f"{who} raised:\n{traceback.format_exc()}"
+        return Failed(f"{who} raised:\n{traceback.format_exc()}")
     return None
 
 
 def _figures(found: Any) -> dict[str, float]:
-    if isinstance(found, dict):
-        return {str(name): float(value) for name, value in found.items()}
-    return {"accuracy": float(found)}
+    try:
+        if isinstance(found, dict):
+            return {str(name): float(value) for name, value in found.items()}
+        return {"accuracy": float(found)}
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"the evaluation must return a number or a dict of numbers, not {found!r:.80}"
+        ) from None

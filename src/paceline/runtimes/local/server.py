@@ -68,7 +68,7 @@ class LocalServer:
         control: Control | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`least`: keep so many workers, by replacing those that die; None: go on with those that are left.
+        """`least`: never fewer, and those that die are replaced; None: go on with those that are left.
 
         `most`: how many somebody outside may ask for.
         """
@@ -81,6 +81,7 @@ class LocalServer:
         self._coordinator = coordinator
         self._workers = workers
         self._least = least
+        self._wanted = workers  # the size that the group should have
         self._most = most
         self._epochs = epochs
         self._lr_scaling = lr_scaling
@@ -185,8 +186,8 @@ class LocalServer:
                 self._enter(seat, message)
             case Finished():
                 self._lose(seat, "finished")
-            case Failed(problem):
-                raise WorkerFailedError(problem)
+            case Failed(problem, wrong_input):
+                raise ConfigurationError(problem) if wrong_input else WorkerFailedError(problem)
             case _:
                 assert_never(message)
         if seat.leaving and not seat.gone:
@@ -344,7 +345,7 @@ class LocalServer:
                 "a new process imports your script, and the script launches again: put the call of launch or fit under"
                 " `if __name__ == '__main__':`"
             )
-        if self._least is not None and len(self.active) < self._least:
+        if self._least is not None and len(self.active) < self._wanted:
             self._replaced += 1
             if self._replaced > MOST_REPLACEMENTS:
                 raise WorkerFailedError(f"{died}; {MOST_REPLACEMENTS} others that took its place died as well")
@@ -357,6 +358,7 @@ class LocalServer:
     def scale(self, workers: int) -> None:
         """Make the group this large: new processes join, the newest ones leave once they handed in their gradient."""
         active = self.active
+        self._wanted = workers
         for _ in range(len(active), workers):
             self._add_seat()
         for seat in active[workers:]:
