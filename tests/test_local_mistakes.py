@@ -54,7 +54,7 @@ def test_what_goes_wrong_is_said_once_and_nothing_is_left(
 
 
 def test_nobody_waits_for_a_worker_that_ended_without_a_model(tmp_path: Path) -> None:
-    """Whether the run fails or goes on without it: it does not wait for ever."""
+    """The run fails at once, and does not wait for ever."""
     script = tmp_path / "script.py"
     script.write_text(
         "from functools import partial\n"
@@ -63,7 +63,9 @@ def test_nobody_waits_for_a_worker_that_ended_without_a_model(tmp_path: Path) ->
         "if __name__ == '__main__':\n"
         f"    launch(partial(training_functions.no_optimizer_in_one, directory={str(tmp_path)!r}), workers=2)\n"
     )
-    run_script(script)
+    ended = run_script(script)
+    assert ended.returncode == 1
+    assert "worker 1 finished without a model: `train` must call worker.optimizer" in ended.stderr
 
 
 def run_script(script: Path) -> subprocess.CompletedProcess[str]:

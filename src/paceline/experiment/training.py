@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.errors import PacelineError
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.run_files import RunFiles
 from paceline.experiment.simulation import policy_for
@@ -99,8 +98,8 @@ def launch(
     `train` and `evaluate` must be importable by a new process: functions of a module or script, not of a notebook's
     cell or another function.
 
-    `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale`
-    go up to 4. `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
+    `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4.
+    `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
     "lognormal:seconds=0.02". `evaluate(state)` gets a state_dict in a process of its own, each epoch or each
     `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`: "stop" or "skip".
     `run_dir`: where configuration, trace, metrics and the final model go. `group`: all of that about workers and speeds
@@ -149,38 +148,37 @@ def launch(
             watchers=[collector, *([files.metrics] if files else []), *watchers],
             control=None if files is None else files.control,
         )
-
-        def finish() -> RunResult | None:
-            """What there is of a result, also when the run ends early."""
-            server.stop()
-            end = server.now if server.ended_at is None else server.ended_at
-            aggregation = server.port.aggregation
-            result = None
-            if aggregation is not None:
-                result = RunResult(
-                    server.port.model_state(),
-                    metrics.summary(str(policy), end),
-                    aggregation.store.samples,
-                    aggregation.dropped,
-                    collector.evaluations,
-                    None if files is None else files.directory,
-                )
-            if files is not None:
-                files.finish(end, None if result is None else (result.model_state, result.summary, result.samples))
-            return result
-
         try:
             with _interruptible(server), _threads(group.server_threads()):
                 server.run()
-        except BaseException:
-            finish()
-            raise
-        result = finish()
+        finally:  # what there is of a result is written, however the run ended
+            result = _finish(server, str(policy), metrics, collector, files)
         if server.interrupted:
             raise InterruptedRun(result)
-        if result is None:
-            raise PacelineError("the workers finished without a model: `train` must call worker.optimizer(model, ...)")
+        assert result is not None  # the server refuses workers that finish without a model
         return result
+
+
+def _finish(
+    server: LocalServer, policy: str, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
+) -> RunResult | None:
+    """Stop everybody, and put together and write what there is; None: the group had not begun."""
+    server.stop()
+    end = server.now if server.ended_at is None else server.ended_at
+    aggregation = server.port.aggregation
+    result = None
+    if aggregation is not None:
+        result = RunResult(
+            server.port.model_state(),
+            metrics.summary(policy, end),
+            aggregation.store.samples,
+            aggregation.dropped,
+            collector.evaluations,
+            None if files is None else files.directory,
+        )
+    if files is not None:
+        files.finish(end, None if result is None else (result.model_state, result.summary, result.samples))
+    return result
 
 
 def fit(
