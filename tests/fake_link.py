@@ -20,6 +20,7 @@ class Pushed(NamedTuple):
     units: int
     loss: float | None
     gradient: torch.Tensor
+    squared_norm: float
 
 
 class FakeLink:
@@ -50,8 +51,8 @@ class FakeLink:
             self.ledger = WorkLedger(work.samples, self.epochs)
         return self.ledger.lease(0, work.batch_size)
 
-    def push(self, samples: int, units: int, loss: float | None) -> None:
-        self.pushed.append(Pushed(samples, units, loss, self.segment.gradient.clone()))
+    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
+        self.pushed.append(Pushed(samples, units, loss, self.segment.gradient.clone(), squared_norm))
         self.store.apply([Contribution(self.segment.gradient, samples)], samples)
         if self.ledger is not None:
             self.ledger.finish(self.ledger.hand_in(0, units))

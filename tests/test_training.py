@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient
-from paceline.training.aggregation import Aggregation
+from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Statistics
+from paceline.training.aggregation import Aggregation, Arrived
 from paceline.training.checkpoint import load_state, save_state
 from paceline.training.data import WorkLedger, order_of
-from paceline.training.parameters import Contribution, ParameterStore, statistics_of
+from paceline.training.parameters import Contribution, ParameterStore
 from paceline.training.task import EVALUATED_AT_ONCE, Task
 from paceline.training.worker import Worker
 
@@ -81,19 +81,54 @@ def test_an_optimizer_that_cannot_be_made_is_named() -> None:
 # -- statistics --
 
 
+def statistics_of(contributions: list[Contribution]) -> Statistics:
+    seen = sgd().apply(contributions, samples_per_round=1, statistics=True)
+    assert seen is not None
+    return seen
+
+
 def test_statistics_of_an_update_in_closed_form() -> None:
     gradients = torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 3.0]])
-    seen = statistics_of([Contribution(each, 1, loss=float(number)) for number, each in enumerate(gradients)])
     mean = gradients.mean(0)
-    assert seen.gradients == 3 and seen.loss == 1.0
-    assert seen.squared_norm == pytest.approx(float(mean @ mean))
-    assert seen.variance == pytest.approx(float(((gradients - mean) ** 2).sum() / 2))
+    norms = (gradients**2).sum(1)
+    for known in ([None] * 3, norms.tolist()):
+        seen = statistics_of(
+            [Contribution(each.clone(), 1, 1.0, float(i), known[i]) for i, each in enumerate(gradients)]
+        )
+        assert seen.gradients == 3 and seen.loss == 1.0 and seen.learning_rate == 1.0
+        assert seen.squared_norm == pytest.approx(float(mean @ mean))
+        assert seen.variance == pytest.approx(float(((gradients - mean) ** 2).sum() / 2))
     alone = statistics_of([Contribution(gradients[0], 1)])
     assert alone.variance is None and alone.loss is None and alone.squared_norm == 1.0
 
 
+def test_the_variance_is_right_on_average_whatever_the_weights_of_the_gradients() -> None:
+    # Gradients of known variance around a known mean, in batches of unequal size with unequal weights.
+    generator = torch.Generator().manual_seed(0)
+    truth, deviation = torch.tensor([2.0, -1.0]), torch.tensor([0.5, 1.5])
+    samples, weights = (1, 4, 2, 9), (1.0, 0.5, 0.7, 0.2)
+    variances, norms = [], []
+    for _ in range(4000):
+        drawn = truth + deviation * torch.randn(4, 2, generator=generator)
+        seen = statistics_of([Contribution(*each) for each in zip(drawn, samples, weights, strict=True)])
+        variances.append(seen.variance)
+        shares = torch.tensor([a * b for a, b in zip(samples, weights, strict=True)])
+        shares = shares / shares.sum()
+        norms.append(seen.squared_norm - float((shares**2).sum()) * 2.5)
+    assert sum(variances) / 4000 == pytest.approx(2.5, rel=0.05)  # 0.5^2 + 1.5^2
+    assert sum(norms) / 4000 == pytest.approx(5.0, rel=0.05)  # 2^2 + 1^2
+
+
+def test_nothing_is_said_of_gradients_that_are_too_large_or_weigh_nothing() -> None:
+    huge = torch.full((2,), 3e38)
+    assert sgd().apply([Contribution(huge, 1)], 1, statistics=True) is None
+    assert sgd().apply([Contribution(torch.ones(2), 1, 0.0)], 1, statistics=True) is None
+    one = statistics_of([Contribution(torch.ones(2), 1, loss=float("nan")), Contribution(torch.ones(2), 1, 0.0)])
+    assert one.variance is None and one.loss is None and one.squared_norm == 2.0
+
+
 def test_equal_gradients_have_no_variance_and_unknown_losses_are_left_out() -> None:
-    same = torch.full((7,), 0.1)
+    same = torch.full((2,), 0.1)
     seen = statistics_of(
         [Contribution(same, 1, loss=2.0), Contribution(same.clone(), 1), Contribution(same.clone(), 1)]
     )
@@ -109,7 +144,7 @@ def arrive(aggregation: Aggregation, worker: int, clock: int, gradient: Tensor, 
         aggregation.ledger.lease(worker, samples)
     named = Gradient(worker, clock)
     aggregation.enter(worker)
-    aggregation.arrive(named, gradient, samples, 0 if aggregation.ledger is None else 1, None)
+    aggregation.arrive(named, Arrived(gradient, samples), 0 if aggregation.ledger is None else 1)
     return named
 
 

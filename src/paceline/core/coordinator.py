@@ -68,7 +68,7 @@ class Coordinator:
         commands = self._carry_out(decision, now)
         if self.progress.waiting or self.progress.newcomers:
             self._explain(event, decision)
-        return Reaction(commands, decision.reason)
+        return Reaction(commands, decision.reason, decision.estimates)
 
     # -- events: what a worker may do --
 

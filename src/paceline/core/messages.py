@@ -92,6 +92,17 @@ class InterruptWorker(msgspec.Struct, frozen=True, tag=True, gc=False):
 Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker
 
 
+class Estimates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a policy reckoned with when it chose how many gradients the next update shall have."""
+
+    k: int  # the choice
+    gain: tuple[float, ...]  # expected of an update of 1, 2, ... gradients
+    time: tuple[float, ...]  # until there are 1, 2, ... gradients
+    variance: float | None = None  # of one gradient
+    squared_norm: float | None = None  # of the true gradient
+    smoothness: float | None = None  # of the loss
+
+
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """A policy's answer to one event. Carried out in this order: apply, discard, release, interrupt."""
 
@@ -101,13 +112,15 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     release: tuple[int, ...] = ()
     interrupt: tuple[int, ...] = ()
     reason: str = ""  # one plain sentence; required when a worker is left waiting or a gradient is discarded
+    estimates: Estimates | None = None  # for people to see
 
 
 NOTHING = Decision()
 
 
 class Reaction(msgspec.Struct, frozen=True, gc=False):
-    """The coordinator's answer to one event: the commands, in order, and the policy's reason."""
+    """The coordinator's answer to one event: the commands, in order, and the policy's reason and estimates."""
 
     commands: tuple[Command, ...] = ()
     reason: str = ""
+    estimates: Estimates | None = None

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.core.errors import TraceError
 from paceline.core.messages import ApplyUpdate, DiscardGradient, GradientArrived, SendParameters, WorkerLeft
 from paceline.recording.trace import Record
-from paceline.training.aggregation import Aggregation
+from paceline.training.aggregation import Aggregation, Arrived
 from paceline.training.data import units_from_numbers
 from paceline.training.gradients import Gradients
 from paceline.training.layout import views
@@ -83,8 +83,8 @@ class _Follower:
         flat = torch.empty_like(self.store.flat)
         parameters = list(views(self._versions[event.version], self.store.layout.parameters).values())
         units = units_from_numbers(event.units)
-        loss = self._gradients.compute(parameters, self._buffers[worker], units, flat, worker)
-        self._aggregation.arrive(event.gradient, flat, event.samples, 0, loss)
+        loss, norm = self._gradients.compute(parameters, self._buffers[worker], units, flat, worker)
+        self._aggregation.arrive(event.gradient, Arrived(flat, event.samples, loss, norm), 0)
 
     def _keep_version(self) -> None:
         self._versions[self.store.version] = self.store.flat.clone()

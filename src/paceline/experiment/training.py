@@ -144,7 +144,7 @@ def launch(
             lr_scaling=lr_scaling,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
-            observers=[metrics.observe, *([files.trace.observe] if files else []), *observers],
+            observers=[metrics.observe, *([files.trace.observe, files.metrics.observe] if files else []), *observers],
             watchers=[collector, *([files.metrics] if files else []), *watchers],
             control=None if files is None else files.control,
         )

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, UpdateApplied, WorkerJoined
+from paceline.core.messages import Decision, Estimates, Event, GradientArrived, UpdateApplied, WorkerJoined
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
 from paceline.policies.fresh import FreshGradients
@@ -65,8 +66,7 @@ class DBW(FreshGradients):
                 self._clock_in(event, progress, now)
             case UpdateApplied(_, statistics):
                 self._gain.observe(statistics, len(progress.members))
-                self._k = self._choose(statistics.gradients, len(progress.members))
-                return NOTHING
+                return Decision(estimates=self._choose(statistics.gradients, len(progress.members)))
             case _:
                 pass
         decision = super().decide(event, progress, now)
@@ -75,7 +75,8 @@ class DBW(FreshGradients):
             if len(self._iterations) > ITERATIONS:
                 self._iterations.popitem(last=False)
             if self.blind:  # whether statistics come or not
-                self._k = self._choose(len(decision.apply), len(progress.members))
+                estimates = self._choose(len(decision.apply), len(progress.members))
+                return msgspec.structs.replace(decision, estimates=estimates)
         return decision
 
     def _clock_in(self, event: GradientArrived, progress: Progress, now: float) -> None:
@@ -86,16 +87,26 @@ class DBW(FreshGradients):
             iteration[2] = before + 1
             self._time.observe(int(h) or len(progress.members), int(before) + 1, now - began)
 
-    def _choose(self, h: int, workers: int) -> int | None:
-        """The next k after an update of h gradients; None: wait for all."""
+    def _choose(self, h: int, workers: int) -> Estimates | None:
+        """Choose the next k after an update of h gradients, and say by what; None: nothing is known, wait for all."""
+        self._k = None
         if workers == 0:
             return None
         gain = np.arange(1.0, workers + 1) if self.blind else self._gain.expected(workers)
         times = self._time.expected(h, workers)
-        if gain is None or times is None or gain.max() <= 0:
+        if gain is None or times is None:
             return None
-        worth = gain / np.maximum(times, np.finfo(float).tiny)
-        best = workers - int(np.argmax(worth[::-1]))  # of several, the largest
-        if self.loss_rule and self._gain.loss_rose and not self.blind:
-            best = max(best, min(h + 1, workers))
-        return best
+        if gain.max() > 0:
+            worth = gain / np.maximum(times, np.finfo(float).tiny)
+            best = workers - int(np.argmax(worth[::-1]))  # of several, the largest
+            rose = self.loss_rule and self._gain.loss_rose and not self.blind
+            self._k = max(best, min(h + 1, workers)) if rose else best
+        variance, norm, smoothness = self._gain.estimates
+        return Estimates(
+            workers if self._k is None else self._k,
+            tuple(gain.tolist()),
+            tuple(times.tolist()),
+            variance,
+            norm,
+            smoothness,
+        )

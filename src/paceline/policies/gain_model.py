@@ -11,6 +11,7 @@ skipped, and L is never below a small positive value.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -56,11 +57,21 @@ class GainModel:
                 self.smoothness.append(max(LEAST_SMOOTHNESS, estimate))
         self._last = (seen.loss, float(self.eta(seen.gradients, workers)), norm, noise)
 
+    @property
+    def estimates(self) -> tuple[float | None, float | None, float | None]:
+        """V, N and L as they are now."""
+        variance, norm, smoothness = map(_mean, (self.variance, self.norm, self.smoothness))
+        return variance, norm, smoothness
+
     def expected(self, workers: int) -> npt.NDArray[np.float64] | None:
         """G(1), ..., G(workers); None while an estimate is missing."""
-        if not self.smoothness:
+        variance, norm, smoothness = self.estimates
+        if variance is None or norm is None or smoothness is None:
             return None
-        variance, norm, smoothness = (sum(each) / len(each) for each in (self.variance, self.norm, self.smoothness))
         k = np.arange(1, workers + 1)
         eta = self.eta(k, workers)
         return (eta - smoothness * eta**2 / 2) * norm - smoothness * eta**2 / 2 * variance / k
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

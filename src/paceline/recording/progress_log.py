@@ -1,4 +1,7 @@
-"""What a training run tells while it goes on: how far it is, and what evaluations found. Kept as metrics.jsonl."""
+"""What a training run tells while it goes on: how far it is, what evaluations found, and what a policy reckoned with.
+
+Kept as metrics.jsonl.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from typing import BinaryIO, Protocol, TypeAlias
 import msgspec
 
 from paceline.core.errors import ConfigurationError
+from paceline.core.messages import Estimates
+from paceline.recording.trace import Record
 
 
 class Measurement(msgspec.Struct, frozen=True, tag=True):
@@ -34,7 +39,14 @@ class Evaluation(msgspec.Struct, frozen=True, tag=True):
     figures: dict[str, float]
 
 
-Line: TypeAlias = Measurement | Evaluation
+class Choice(msgspec.Struct, frozen=True, tag=True):
+    """What a policy chose for the next update, and the estimates that it chose by."""
+
+    seconds: float
+    estimates: Estimates
+
+
+Line: TypeAlias = Measurement | Evaluation | Choice
 
 
 class Watcher(Protocol):
@@ -65,6 +77,10 @@ class MetricsWriter:
     def evaluated(self, evaluation: Evaluation) -> None:
         self._write(evaluation)
 
+    def observe(self, record: Record) -> None:
+        if record.estimates is not None:
+            self._write(Choice(record.now, record.estimates))
+
     def _write(self, line: Line) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")
 
@@ -74,11 +90,11 @@ class MetricsWriter:
 
 def read_metrics(path: Path) -> list[Line]:
     """The whole lines of a metrics.jsonl."""
-    decoder = msgspec.json.Decoder(Measurement | _WrittenEvaluation)
+    decoder = msgspec.json.Decoder(Measurement | _WrittenEvaluation | Choice)
     lines = [decoder.decode(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     return [
         line
-        if isinstance(line, Measurement)
+        if not isinstance(line, _WrittenEvaluation)
         else Evaluation(line.seconds, line.samples, line.version, finite_or_nan(line.figures))
         for line in lines
     ]

@@ -23,7 +23,7 @@ def replay(trace: Trace, policy: Decides | None = None) -> Iterator[Record]:
             reaction = coordinator.handle(record.event, record.now)
         except PacelineError as problem:
             raise TraceError(f"{trace.path}, line {number}: {problem}") from problem
-        yield Record(record.now, record.event, reaction.commands, reaction.reason)
+        yield Record(record.now, record.event, reaction.commands, reaction.reason, reaction.estimates)
 
 
 def first_difference(trace: Trace) -> tuple[int, Record, Record] | None:

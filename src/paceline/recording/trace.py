@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from paceline.core.errors import ConfigurationError, TraceError
-from paceline.core.messages import Command, Event
+from paceline.core.messages import Command, Estimates, Event
 
 FORMAT = "paceline-trace-1"
 
@@ -29,6 +29,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     event: Event
     commands: tuple[Command, ...] = ()
     reason: str = ""
+    estimates: Estimates | None = None
 
 
 class Closing(msgspec.Struct, frozen=True):

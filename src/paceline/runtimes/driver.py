@@ -51,7 +51,7 @@ class Driver:
 
     def _step(self, event: Event, now: float) -> UpdateApplied | None:
         reaction = self._coordinator.handle(event, now)
-        record = Record(now, event, reaction.commands, reaction.reason)
+        record = Record(now, event, reaction.commands, reaction.reason, reaction.estimates)
         for observe in self._observers:
             observe(record)
         applied = None

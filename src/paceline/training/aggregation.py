@@ -12,17 +12,18 @@ from torch import Tensor
 
 from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Statistics
 from paceline.training.data import Unit, WorkLedger
-from paceline.training.parameters import Contribution, ParameterStore, statistics_of
+from paceline.training.parameters import Contribution, ParameterStore
 
 
 @dataclass
 class Arrived:
-    """A gradient without a fate."""
+    """A gradient without a fate. Its squared norm is known to whoever computed it; None: look it up."""
 
     gradient: Tensor
     samples: int
-    units: tuple[Unit, ...]
-    loss: float | None
+    loss: float | None = None
+    squared_norm: float | None = None
+    units: tuple[Unit, ...] = ()
 
 
 @dataclass
@@ -37,15 +38,14 @@ class Aggregation:
     _samples: int = 0  # in all of these
     _round: float = 1.0
 
-    def arrive(
-        self, gradient: Gradient, tensor: Tensor, samples: int, units: int, loss: float | None
-    ) -> tuple[Unit, ...]:
+    def arrive(self, gradient: Gradient, arrived: Arrived, units: int) -> tuple[Unit, ...]:
         """It stays where it lies until its fate is decided, so nobody may write there. Returns its units."""
-        handed_in = self.ledger.hand_in(gradient.worker, units) if self.ledger is not None and units else ()
-        self._arrived[gradient] = Arrived(tensor, samples, handed_in, loss)
-        self._samples += samples - self._batches.get(gradient.worker, 0)
-        self._batches[gradient.worker] = samples
-        return handed_in
+        if self.ledger is not None and units:
+            arrived.units = self.ledger.hand_in(gradient.worker, units)
+        self._arrived[gradient] = arrived
+        self._samples += arrived.samples - self._batches.get(gradient.worker, 0)
+        self._batches[gradient.worker] = arrived.samples
+        return arrived.units
 
     def enter(self, worker: int) -> None:
         """The worker holds parameters: from its first pull on it counts as a member."""
@@ -71,11 +71,10 @@ class Aggregation:
         arrived = [self._arrived.pop(gradient) for gradient in command.gradients]
         weights = command.weights or (1.0,) * len(arrived)
         contributions = [
-            Contribution(each.gradient, each.samples, weight, each.loss)
+            Contribution(each.gradient, each.samples, weight, each.loss, each.squared_norm)
             for each, weight in zip(arrived, weights, strict=True)
         ]
-        seen = statistics_of(contributions, self.store.learning_rate) if self.statistics else None
-        self.store.apply(contributions, self._samples_per_round())
+        seen = self.store.apply(contributions, self._samples_per_round(), statistics=self.statistics)
         if self.ledger is not None:
             for each in arrived:
                 self.ledger.finish(each.units)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.core.errors import PacelineError
 from paceline.training.data import Unit, fetch, order_of
-from paceline.training.layout import Layout, layout_of, views
+from paceline.training.layout import Layout, layout_of, squared_norm, views
 from paceline.training.parameters import OptimizerSpec, spec_of
 from paceline.training.task import Task
 
@@ -43,8 +43,8 @@ class Gradients:
 
     def compute(
         self, parameters: Sequence[Tensor], buffers: dict[str, Tensor], units: Sequence[Unit], into: Tensor, worker: int
-    ) -> float:
-        """The gradient of these units at these parameters goes into a flat tensor; returns the loss.
+    ) -> tuple[float, float]:
+        """The gradient of these units at these parameters goes into a flat tensor; returns loss and squared norm.
 
         `buffers` are used and changed as a worker's own model would.
         """
@@ -59,9 +59,10 @@ class Gradients:
         loss = task.loss(task.model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.cat([_gradient_of(each).reshape(-1) for each in self._parameters], out=into)
-        if not math.isfinite(into.sum().item()):
+        norm = squared_norm(into)
+        if not math.isfinite(norm):
             self._refuse(worker, into)
-        return float(loss.detach())
+        return float(loss.detach()), norm
 
     def _order(self, samples: int, unit: Unit) -> Tensor:
         key = (unit.epoch, unit.part)

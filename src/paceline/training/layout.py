@@ -111,6 +111,13 @@ def difference(expected: Layout, found: Layout) -> str:
     return "its buffers, its frozen parameters or the order of its parameters differ"
 
 
+def squared_norm(flat: Tensor) -> float:
+    """Of all numbers together. Not finite if one of them is not, or if the squares are too large for their type."""
+    if flat.dtype in (torch.float32, torch.float64):
+        return float(flat.dot(flat))
+    return float(torch.linalg.vector_norm(flat, dtype=torch.float32)) ** 2
+
+
 def views(flat: Tensor, entries: Iterable[Entry]) -> dict[str, Tensor]:
     """The tensors that lie one after another in a flat one."""
     found, offset = {}, 0

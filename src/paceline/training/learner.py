@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, GradientArrived, Statistics
-from paceline.training.aggregation import Aggregation
+from paceline.training.aggregation import Aggregation, Arrived
 from paceline.training.data import Unit, WorkLedger, units_as_numbers
 from paceline.training.gradients import Gradients
 from paceline.training.layout import average, views
@@ -89,10 +89,10 @@ class Learner:
         assert state.unit is not None
         flat = self._free.pop() if self._free else torch.empty_like(self.store.flat)
         holds = state.holds
-        loss = self._gradients.compute(holds.parameters, state.buffers, [state.unit], flat, gradient.worker)
+        loss, norm = self._gradients.compute(holds.parameters, state.buffers, [state.unit], flat, gradient.worker)
         self._lent[gradient] = flat
         samples = state.unit.samples
-        units = self._aggregation.arrive(gradient, flat, samples, 1, loss)
+        units = self._aggregation.arrive(gradient, Arrived(flat, samples, loss, norm), 1)
         return GradientArrived(gradient, holds.number, samples, loss, units_as_numbers(units))
 
     def leave(self, worker: int) -> None:

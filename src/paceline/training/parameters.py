@@ -19,9 +19,7 @@ from torch.optim import lr_scheduler
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Statistics
 from paceline.training.choices import LR_SCALINGS
-from paceline.training.layout import Layout, views
-
-CACHED = 1 << 16  # numbers that are looked at together, so that they are read from memory once
+from paceline.training.layout import Layout, squared_norm, views
 
 # They treat every number for itself, so a whole group of parameters may be one flat tensor: a step then costs the same
 # however many layers the model has. In the types below the result is the same to the last bit, with `foreach` as well;
@@ -40,6 +38,7 @@ class Contribution(NamedTuple):
     samples: int
     weight: float = 1.0
     loss: float | None = None
+    squared_norm: float | None = None  # where it is known already
 
 
 class OptimizerSpec(NamedTuple):
@@ -74,10 +73,15 @@ class ParameterStore:
         """Every parameter by its name, as it is now."""
         return views(self.flat, self.layout.parameters)
 
-    def apply(self, contributions: Sequence[Contribution], samples_per_round: float) -> None:
-        """Make one optimizer step of these gradients."""
+    def apply(
+        self, contributions: Sequence[Contribution], samples_per_round: float, *, statistics: bool = False
+    ) -> Statistics | None:
+        """Make one optimizer step of these gradients, and say what they were like if that is asked for."""
         samples = sum(each.samples for each in contributions)
-        gradient = self._mean(contributions, samples)
+        shares = [each.weight * each.samples / samples for each in contributions]
+        norms = [_norm_of(each) for each in contributions] if statistics else []
+        gradient = _weighted_sum(contributions, shares)
+        seen = self._statistics(contributions, shares, norms, gradient) if statistics else None
         for parameter, piece in zip(self._tensors, self._views(gradient), strict=True):
             parameter.grad = piece
         scale = self._rate_scale(samples / samples_per_round)
@@ -88,6 +92,31 @@ class ParameterStore:
         self.version += 1
         self.samples += samples
         self._advance_schedule(samples)
+        return seen
+
+    def _statistics(
+        self, contributions: Sequence[Contribution], shares: Sequence[float], norms: Sequence[float], gradient: Tensor
+    ) -> Statistics | None:
+        """What DBW decides by, at the price of one more look at the mean: who computed a gradient knows its norm.
+
+        With weights w of sum 1, E[sum w |g|^2 - |sum w g|^2] = V (1 - sum w^2), whatever the weights are. None: the
+        numbers are too large, or the weights too small, to say anything.
+        """
+        total = sum(shares)
+        if not (total > 0 and math.isfinite(sum(norms))):
+            return None
+        weights = [share / total for share in shares]
+        norm = norms[0] if len(norms) == 1 else squared_norm(gradient) / total**2
+        spread = sum(weight * each for weight, each in zip(weights, norms, strict=True)) - norm
+        free = 1 - sum(weight**2 for weight in weights)
+        losses = [each.loss for each in contributions if each.loss is not None and math.isfinite(each.loss)]
+        return Statistics(
+            gradients=len(contributions),
+            squared_norm=norm,
+            variance=max(0.0, spread) / free if free > 0 else None,
+            loss=sum(losses) / len(losses) if losses else None,
+            learning_rate=self.learning_rate,
+        )
 
     def _step_at(self, scale: float) -> None:
         groups = self.optimizer.param_groups
@@ -104,16 +133,6 @@ class ParameterStore:
         if len(self._pieces) == 1 and self._pieces[0].size == flat.numel():
             return [flat]
         return [flat[piece.begin : piece.begin + piece.size].view(piece.shape) for piece in self._pieces]
-
-    def _mean(self, contributions: Sequence[Contribution], samples: int) -> Tensor:
-        """sum(weight * samples * gradient) / sum(samples), formed where the first gradient lies."""
-        factors = [each.weight * each.samples / samples for each in contributions]
-        mean = contributions[0].gradient
-        if factors != [1.0]:
-            mean.mul_(factors[0])
-        for each, factor in zip(contributions[1:], factors[1:], strict=True):
-            mean.add_(each.gradient, alpha=factor)
-        return mean
 
     def _rate_scale(self, share: float) -> float:
         if self._lr_scaling == "none" or share >= 1:
@@ -143,26 +162,19 @@ def warm_up() -> None:
     torch.optim.SGD([torch.zeros(1)], lr=1.0)
 
 
-def statistics_of(contributions: Sequence[Contribution], learning_rate: float | None = None) -> Statistics:
-    """Norm of the mean gradient, variance of one gradient around it, mean loss: what DBW decides by.
+def _weighted_sum(contributions: Sequence[Contribution], shares: Sequence[float]) -> Tensor:
+    """Formed where the first gradient lies."""
+    total = contributions[0].gradient
+    if shares != [1.0]:
+        total.mul_(shares[0])
+    for each, share in zip(contributions[1:], shares[1:], strict=True):
+        total.add_(each.gradient, alpha=share)
+    return total
 
-    With unequal weights these are still those of the plain mean over gradients, which is what the estimates are about.
-    """
-    count = len(contributions)
-    norm = squares = 0.0
-    for begin in range(0, contributions[0].gradient.numel(), CACHED):
-        parts = [each.gradient[begin : begin + CACHED] for each in contributions]
-        mean = sum(parts[1:], parts[0]) / count
-        norm += float(mean.dot(mean))
-        squares += sum(float(part.dot(part)) for part in parts)
-    losses = [each.loss for each in contributions if each.loss is not None]
-    return Statistics(
-        gradients=count,
-        squared_norm=norm,
-        variance=max(0.0, squares - count * norm) / (count - 1) if count > 1 else None,
-        loss=sum(losses) / len(losses) if losses else None,
-        learning_rate=learning_rate,
-    )
+
+def _norm_of(contribution: Contribution) -> float:
+    known = contribution.squared_norm
+    return squared_norm(contribution.gradient) if known is None else known
 
 
 class _Piece(NamedTuple):

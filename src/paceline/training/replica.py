@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.training.layout import Segment, views
+from paceline.training.layout import Segment, squared_norm, views
 
 
 class Replica:
@@ -54,8 +54,11 @@ class Replica:
                 return name
         return None
 
-    def hand_in(self) -> bool:
-        """Copy the gradients, and what the model keeps in buffers, into the segment; False: they are not all finite."""
+    def hand_in(self) -> float | None:
+        """Copy the gradients, and what the model keeps in buffers, into the segment.
+
+        Returns the squared norm of the whole gradient; None: it is not finite. One pass finds out both.
+        """
         gradients = [each.grad.to_dense() if each.grad.is_sparse else each.grad for each in self._on_device]  # type: ignore[union-attr]
         with torch.no_grad():
             torch._foreach_copy_(self._slot_list, gradients, non_blocking=self._staged)  # type: ignore[arg-type]
@@ -65,8 +68,9 @@ class Replica:
                     held.copy_(other, non_blocking=self._staged)
             if self._staged:
                 _synchronize(self._on_device[0].device)
-        # The sum of finite numbers may overflow, so it only raises a suspicion.
-        return math.isfinite(self.segment.gradient.sum().item()) or self.not_finite() is None
+        norm = squared_norm(self.segment.gradient)
+        # The squares of finite numbers may overflow, so this only raises a suspicion.
+        return norm if math.isfinite(norm) or self.not_finite() is None else None
 
     def not_finite(self) -> str | None:
         """The name of a parameter whose gradient is not finite."""

@@ -41,7 +41,7 @@ class Link(Protocol):
 
     def lease(self, work: Work) -> Unit | None: ...
 
-    def push(self, samples: int, units: int, loss: float | None) -> None:
+    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         """Hand in the gradient in the segment, wait as the policy says, and come back with new parameters."""
 
     def skip(self, samples: int, units: int) -> None:
@@ -162,7 +162,7 @@ class Worker:
             if empty:
                 return  # a generator is used up after its first epoch
 
-    def push(self, loss: float | None, samples: int | None) -> None:
+    def push(self, loss: float | None, samples: int | None, squared_norm: float) -> None:
         """Hand in what the segment holds, as late as this worker's emulated speed demands."""
         if self._pace is not None:
             now = time.monotonic()
@@ -171,7 +171,7 @@ class Worker:
             if wanted > took:
                 self._link.pause(wanted - took)
         counted, units = self._settle()
-        self._link.push(counted if samples is None else samples, units, loss)
+        self._link.push(counted if samples is None else samples, units, loss, squared_norm)
         self._iteration += 1
         self._released = time.monotonic()
 
@@ -235,11 +235,12 @@ class RemoteOptimizer:
         if overflow is not None and overflow.item():
             self._worker.skip()  # the scale of a GradScaler was too large: it will lower it
             return
-        finite = replica.hand_in()
-        if not finite:
+        norm = replica.hand_in()
+        if norm is None:
             self._worker.refuse(replica.not_finite())
             return
         if scale is not None:
             replica.segment.gradient.div_(scale.cpu())
-        self._worker.push(float(loss.detach()) if isinstance(loss, Tensor) else loss, samples)
+            norm /= float(scale) ** 2
+        self._worker.push(float(loss.detach()) if isinstance(loss, Tensor) else loss, samples, norm)
         replica.take()

@@ -26,6 +26,7 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     samples: int
     units: int
     loss: float | None
+    squared_norm: float | None  # of the gradient; None: too large for a number
 
 
 class Skip(msgspec.Struct, frozen=True, tag=True):

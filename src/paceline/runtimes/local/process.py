@@ -106,9 +106,9 @@ class PipeLink:
         unit, self._next = self._next, None
         return unit
 
-    def push(self, samples: int, units: int, loss: float | None) -> None:
+    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         self._heed()
-        self.send(Restart(units) if self._interrupted else Push(samples, units, loss))
+        self.send(Restart(units) if self._interrupted else Push(samples, units, loss, squared_norm))
         self._wait_for_go()
 
     def skip(self, samples: int, units: int) -> None:

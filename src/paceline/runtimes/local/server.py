@@ -38,7 +38,7 @@ from paceline.runtimes.local.messages import (
 )
 from paceline.runtimes.local.seat import Seat
 from paceline.runtimes.local.store_port import StorePort
-from paceline.training.aggregation import Aggregation
+from paceline.training.aggregation import Aggregation, Arrived
 from paceline.training.data import Work, WorkLedger, units_as_numbers
 from paceline.training.layout import Layout, averaged_into, difference
 from paceline.training.parameters import OptimizerSpec, ParameterStore, warm_up
@@ -241,10 +241,11 @@ class LocalServer:
         seat.clock += 1
         self._replaced = 0
         gradient = Gradient(seat.worker, seat.clock)
-        units = aggregation.arrive(gradient, seat.segment.gradient, push.samples, push.units, push.loss)
+        arrived = Arrived(seat.segment.gradient, push.samples, push.loss, push.squared_norm)
+        units = aggregation.arrive(gradient, arrived, push.units)
         self._gauge.note_loss(push.loss)
-        arrived = GradientArrived(gradient, seat.held, push.samples, push.loss, units_as_numbers(units))
-        self._driver.deliver(arrived, self.now)
+        event = GradientArrived(gradient, seat.held, push.samples, push.loss, units_as_numbers(units))
+        self._driver.deliver(event, self.now)
 
     def _lease(self, seat: Seat, work: Work) -> None:
         seat.work = work
