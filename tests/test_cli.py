@@ -270,7 +270,7 @@ def test_a_directory_that_cannot_be_written_is_answered_with_one_sentence(paceli
 
 
 @pytest.mark.parametrize(
-    "arguments", [["simulate", "--workers", "two"], ["simulate", "--pushes", "1.5"], ["simulate", "--colour"], ["sing"]]
+    "arguments", [["simulate", "--seed", "two"], ["simulate", "--pushes", "1.5"], ["simulate", "--colour"], ["sing"]]
 )
 def test_what_is_no_option_or_no_number_is_wrong_input_too(arguments: list[str], paceline: Command) -> None:
     outcome = paceline(*arguments)

@@ -20,7 +20,7 @@ COMPARISON = Comparison("digits", GROUP, epochs=2, evaluate_every=500)
 
 def outcome(policy: str, seed: int, accuracies: list[float], factor: float = 1.0, problem: str = "") -> Outcome:
     curve = [Point(10.0 * (number + 1), 100, accuracy, 1.0) for number, accuracy in enumerate(accuracies)]
-    return Outcome(Trial(policy, seed, factor), 30.0, 300, 0.25, 1.0, curve, [], problem)
+    return Outcome(Trial(policy, seed, factor), 30.0, 300, 0.25, 1.0, curve, [], [], problem)
 
 
 def test_results_are_kept_as_they_come_and_a_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -81,7 +81,8 @@ def test_the_command_prints_a_table_draws_plots_and_gives_the_same_again(
     code, out, _ = compare(*options)
     assert code == 0 and out.count("never") == 3 and "final" in out
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"results.jsonl", "accuracy-over-time.svg", "accuracy-over-samples.svg", "gradients-per-update.svg"}
+    pictures = {"accuracy-over-time.svg", "accuracy-over-samples.svg", "first-seconds.svg", "dbw-estimates.svg"}
+    assert names == {"results.jsonl", *pictures}
     kept = {name: (tmp_path / "out" / name).read_bytes() for name in names}
     code, out, _ = compare(*options, "--json")
     assert code == 0 and [row["policy"] for row in json.loads(out)] == ["bsp", "dbw", "asp"]

@@ -8,6 +8,7 @@ import lzma
 import pickle
 import struct
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,12 @@ IDX_NAMES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 CIFAR10_FORMS = (
-    "the file cifar10-jpeg.npz or cifar10-jpeg.npz.xz, or the folder of the binary version"
-    " (data_batch_1.bin to data_batch_5.bin and test_batch.bin)"
+    "the file cifar-10-binary.tar.gz, or the folder of what is in it (data_batch_1.bin to data_batch_5.bin and"
+    " test_batch.bin), or the file cifar10-jpeg.npz or cifar10-jpeg.npz.xz"
+)
+FASHION_MNIST_ADVICE = (
+    "paceline download fashion-mnist, or apt-get install dataset-fashion-mnist,"
+    " or give the folder that has it with --data PATH"
 )
 
 
@@ -164,14 +169,28 @@ def test_idx_files_packed_or_not(tmp_path: Path, packed: bool) -> None:
     assert found.train.tensors[1].tolist() == labels_of(TRAIN).tolist()
 
 
-def test_the_usual_folder_of_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "FASHION_MNIST", tmp_path)
-    assert refusal("fashion-mnist") == (
-        f"fashion-mnist: there is no train-images-idx3-ubyte.gz or train-images-idx3-ubyte in {tmp_path};"
-        " apt-get install dataset-fashion-mnist, or give the folder that has it with --data PATH"
-    )
-    write_idx(tmp_path)
+def test_fashion_mnist_is_found_where_debian_puts_it_or_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debian, cache = tmp_path / "debian", tmp_path / "paceline" / "fashion-mnist"
+    monkeypatch.setattr(datasets, "FASHION_MNIST", debian)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    missing = f"fashion-mnist is neither in {debian} nor in {cache}, or not all of it; {FASHION_MNIST_ADVICE}"
+    assert refusal("fashion-mnist") == missing
+    cache.mkdir(parents=True)
+    write_idx(cache)
     check(load("fashion-mnist"), TRAIN, TEST, (1, 28, 28))
+    (cache / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert refusal("fashion-mnist") == missing
+    debian.mkdir()
+    write_idx(debian, packed=False)
+    check(load("fashion-mnist"), TRAIN, TEST, (1, 28, 28))
+
+
+def test_a_missing_idx_file_is_named(tmp_path: Path) -> None:
+    name = "train-images-idx3-ubyte"
+    expected = f"fashion-mnist: there is no {name}.gz or {name} in {tmp_path}; {FASHION_MNIST_ADVICE}"
+    assert refusal("fashion-mnist", tmp_path) == expected
 
 
 IMAGES, LABELS = IDX_NAMES["test"]
@@ -216,8 +235,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
 # -- CIFAR-10 --
 
 
-def test_cifar10_has_no_usual_place(tmp_path: Path) -> None:
-    assert refusal("cifar10") == f"cifar10 has no usual place: give --data PATH, {CIFAR10_FORMS}"
+def test_cifar10_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    archive = tmp_path / "paceline" / "cifar10" / "cifar-10-binary.tar.gz"
+    assert refusal("cifar10") == (
+        f"cifar10: there is no {archive}; paceline download cifar10, or give --data PATH, {CIFAR10_FORMS}"
+    )
     nowhere = tmp_path / "nowhere.npz"
     assert refusal("cifar10", nowhere) == f"cifar10: there is no {nowhere}; --data PATH must be {CIFAR10_FORMS}"
 
@@ -245,6 +268,57 @@ def test_a_missing_or_damaged_batch_is_named(tmp_path: Path) -> None:
     batch.unlink()
     expected = f"cifar10: there is no data_batch_3.bin in {tmp_path}; --data PATH must be {CIFAR10_FORMS}"
     assert refusal("cifar10", tmp_path) == expected
+
+
+def tar_of(folder: Path, path: Path) -> Path:
+    """The archive as it is published: with a folder in it, and with more than the batches."""
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder, "cifar-10-batches-bin")
+    return path
+
+
+def test_the_archive_of_the_binary_version_by_its_name_or_by_its_folder(tmp_path: Path) -> None:
+    batches = tmp_path / "batches"
+    batches.mkdir()
+    write_binary(batches)
+    (batches / "readme.html").write_text("not a batch")
+    path = tar_of(batches, tmp_path / "cifar-10-binary.tar.gz")
+    for place in (path, tmp_path, tar_of(batches, tmp_path / "renamed")):
+        found = load("cifar10", place)
+        check(found, TRAIN, TEST, (3, 32, 32))
+        train, test = (noise(count, 3 * 32 * 32).reshape(-1, 3, 32, 32) for count in (TRAIN, TEST))
+        assert undone(found.train.tensors[0], train, train) and undone(found.test.tensors[0], test, train)
+
+
+def test_a_damaged_tar_archive_is_named(tmp_path: Path) -> None:
+    batches = tmp_path / "batches"
+    batches.mkdir()
+    write_binary(batches)
+    whole = gzip.decompress(tar_of(batches, tmp_path / "some.tar.gz").read_bytes())
+    (batches / "test_batch.bin").unlink()
+    path = tar_of(batches, tmp_path / "some.tar.gz")
+    expected = f"cifar10: there is no test_batch.bin in {path}; --data PATH must be {CIFAR10_FORMS}"
+    assert refusal("cifar10", path) == expected
+    start = f"{path}: is damaged or the wrong file: it is no archive, neither NumPy's (.npz) nor tar's ("
+    for contents, problem in (
+        (whole[:50_000], "unexpected end of data)"),
+        (b"", "empty file)"),
+        (b"some text" * 100, ""),
+        (with_size(whole, -512), "a size below 0)"),
+        (with_size(whole, 1 << 80), ""),
+    ):
+        path.write_bytes(contents)
+        assert refusal("cifar10", path).startswith(start + problem)
+
+
+def with_size(whole: bytes, size: int) -> bytes:
+    """A tar archive whose first file claims this size."""
+    at = whole.index(b"cifar-10-batches-bin/data")
+    header = bytearray(whole[at : at + 512])
+    header[124:136] = (size % (1 << 96)).to_bytes(12, "big") if size < 0 else b"\x80" + size.to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return whole[:at] + bytes(header) + whole[at + 512 :]
 
 
 @pytest.mark.parametrize("name", ["cifar10-jpeg.npz", "cifar10-jpeg.npz.xz"])
@@ -319,7 +393,7 @@ def test_bytes_that_are_no_archive_are_refused(tmp_path: Path) -> None:
     assert refusal("cifar10", path) == start + "it cannot be unpacked (File is not a zip file)"
     np.save(tmp_path / "one.npy", labels_of(3))
     path.write_bytes((tmp_path / "one.npy").read_bytes())
-    assert refusal("cifar10", path) == start + "it is not a NumPy archive (.npz)"
+    assert refusal("cifar10", path).startswith(start + "it is no archive, neither NumPy's (.npz) nor tar's (")
 
 
 @pytest.mark.slow  # some hundred archives

@@ -8,6 +8,7 @@ import typer
 
 from paceline import __version__
 from paceline.cli.compare import compare_command
+from paceline.cli.download import download_command
 from paceline.cli.policies import policies
 from paceline.cli.replay import replay
 from paceline.cli.run import run_command
@@ -28,6 +29,7 @@ app.command("train")(train_command)
 app.command("run")(run_command)
 app.command("scale")(scale_command)
 app.command("compare")(compare_command)
+app.command("download")(download_command)
 app.command()(policies)
 app.command("simulate")(simulate_command)
 app.command()(replay)

@@ -33,6 +33,29 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         raise ConfigurationError(f"{option} {text}: must be numbers with commas between them, as in 1.0,1.9") from None
 
 
+def size_of_group(workers: str | None) -> int | None:
+    """The number in --workers; None: it describes the workers one by one."""
+    if workers is None or not re.fullmatch(r"\s*[+-]?\d+\s*", workers):
+        return None
+    return int(workers)
+
+
+def times_of_group(workers: str | None, intervals: str | None) -> tuple[float, ...] | None:
+    """The iteration time of every worker, from --intervals 1,1,1,4 or --workers 3x1,1x4; None: neither is there."""
+    described = workers is not None and size_of_group(workers) is None
+    if described and intervals is not None:
+        raise ConfigurationError("--workers and --intervals both give the times of the workers; leave out one of them")
+    if workers is None or not described:
+        return None if intervals is None else numbers(intervals, "--intervals")
+    times: list[float] = []
+    for part in workers.split(","):
+        found = re.fullmatch(rf"\s*(?:(\d{{1,6}})x)?({NUMBER})\s*", part)
+        if found is None:
+            raise ConfigurationError(f"--workers {workers}: must be a number, or groups with their times: 3x1.0,1x4.0")
+        times.extend([_number(found[2], "--workers", workers)] * int(found[1] or 1))
+    return tuple(times)
+
+
 def times_of_workers(given: list[str], option: str) -> dict[int, float]:
     """Each WORKER@TIME of a repeated option."""
     times: dict[int, float] = {}

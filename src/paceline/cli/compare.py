@@ -13,12 +13,12 @@ from rich.progress import Progress
 from typer import Argument, Exit, Option
 
 from paceline.cli import options
-from paceline.cli.arguments import numbers, policy_names, slowdown
+from paceline.cli.arguments import numbers, policy_names, size_of_group, slowdown, times_of_group
 from paceline.core.errors import ConfigurationError
 from paceline.experiment import Simulation, policy_for, worker_speeds
 from paceline.experiment.comparison import Comparison, Outcome, Row, Trial, rows_of, run_trials
+from paceline.experiment.pictures import draw_comparison
 from paceline.report.console import output
-from paceline.report.plots import draw
 from paceline.report.tables import LearningRow, learning_table
 
 
@@ -27,7 +27,7 @@ def compare_command(
     policy: Annotated[
         list[str] | None, Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it. Default: all.")
     ] = None,
-    workers: Annotated[int | None, Option(help="Number of workers, with --speed.")] = None,
+    workers: options.SimulatedWorkers = None,
     speed: options.Speed = None,
     intervals: Annotated[str | None, Option(help="Time of an iteration of each worker: 1.0,1.9")] = None,
     trace: Annotated[Path | None, Option(help="A CSV of iteration times: worker,iteration,seconds.")] = None,
@@ -52,6 +52,8 @@ def compare_command(
     out: Annotated[Path, Option(help="Results and plots go here; the same comparison goes on where it was.")] = Path(
         "comparison"
     ),
+    stop_at_target: Annotated[bool, Option("--stop-at-target", help="End a run when it is there.")] = False,
+    picture_format: Annotated[str, Option("--format", help="Of the plots: svg or png.")] = "svg",
     as_json: options.AsJson = False,
 ) -> None:
     """Compare policies in virtual time with real gradients: accuracy over time, waiting, staleness."""
@@ -59,8 +61,8 @@ def compare_command(
 
     names = policy_names(policy or ["all"])
     simulation = Simulation(
-        intervals=None if intervals is None else numbers(intervals, "--intervals"),
-        workers=workers,
+        intervals=times_of_group(workers, intervals),
+        workers=size_of_group(workers),
         speed=speed,
         trace=None if trace is None else str(trace),
         jitter=jitter,
@@ -72,6 +74,8 @@ def compare_command(
         policy_for(name, len(group))
     factors = (1.0,) if tune_lr is None else numbers(tune_lr, "--tune-lr")
     _check(seeds, factors, target_accuracy, processes, epochs)
+    if picture_format not in ("svg", "png"):
+        raise ConfigurationError(f"--format {picture_format}: must be svg or png")
     rate = settings_of(task).learning_rate if lr is None else lr
     task_of(task, model=model, data=data, optimizer=optimizer, learning_rate=rate, momentum=momentum)  # or refuse now
     comparison = Comparison(
@@ -86,12 +90,13 @@ def compare_command(
         batch_size=batch_size,
         lr_scaling=lr_scaling,
         evaluate_every=evaluate_every,
+        stop_at=target_accuracy if stop_at_target else None,
     )
     trials = [Trial(name, seed, factor) for seed in range(seeds) for name in names for factor in factors]
     outcomes = _run(comparison, trials, out, processes or os.cpu_count() or 1)
     rows = rows_of(outcomes, names, target_accuracy)
     try:
-        _plot(outcomes, rows, out, target_accuracy)
+        draw_comparison(outcomes, rows, out, target=target_accuracy, suffix=f".{picture_format}")
     except ConfigurationError as missing:  # no matplotlib: the figures are there all the same
         print(f"paceline: {missing}", file=sys.stderr)
     if as_json:
@@ -133,43 +138,6 @@ def _run(comparison: Comparison, trials: list[Trial], out: Path, processes: int)
         )
         raise Exit(130) from None
     return sorted(outcomes, key=lambda outcome: trials.index(outcome.trial))
-
-
-def _plot(outcomes: list[Outcome], rows: list[Row], out: Path, target: float | None) -> None:
-    best = {
-        row.policy: [each for each in outcomes if (each.trial.policy, each.trial.factor) == (row.policy, row.factor)]
-        for row in rows
-    }
-    over_time = {name: [[(p.seconds, p.accuracy) for p in each.curve] for each in runs] for name, runs in best.items()}
-    over_samples = {
-        name: [[(p.samples, p.accuracy) for p in each.curve] for each in runs] for name, runs in best.items()
-    }
-    draw(
-        over_time,
-        out / "accuracy-over-time.svg",
-        title="accuracy over virtual time",
-        across="seconds",
-        up="accuracy",
-        target=target,
-    )
-    draw(
-        over_samples,
-        out / "accuracy-over-samples.svg",
-        title="accuracy over samples",
-        across="samples",
-        up="accuracy",
-        target=target,
-    )
-    chosen = {name: [runs[0].gradients] for name, runs in best.items() if name.startswith("dbw") and runs}
-    if chosen:
-        draw(
-            chosen,
-            out / "gradients-per-update.svg",
-            title="gradients per update, first seed",
-            across="seconds",
-            up="k",
-            steps=True,
-        )
 
 
 def _lines(rows: list[Row]) -> list[LearningRow]:

@@ -13,6 +13,9 @@ from paceline.experiment.group import Group, size_of
 Workers: TypeAlias = Annotated[
     str, Option(help="Number of workers; 2..4: begin with 2, replace those that die, and let `scale` go up to 4.")
 ]
+SimulatedWorkers: TypeAlias = Annotated[
+    str | None, Option(help="Number of workers, with --speed; or groups of them with their times: 3x1.0,1x4.0")
+]
 Policies: TypeAlias = Annotated[
     list[str] | None,
     Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it to compare. Default: bsp."),

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import Progress
 from typer import Exit, Option
 
-from paceline.cli.arguments import numbers, policy_names, slowdown, times_of_workers
+from paceline.cli import options
+from paceline.cli.arguments import policy_names, size_of_group, slowdown, times_of_group, times_of_workers
 from paceline.core.messages import GradientArrived
 from paceline.experiment import Simulation, policy_for, run_directory, simulate, stop_of, worker_speeds
 from paceline.recording.metrics import Summary
@@ -38,7 +39,7 @@ def simulate_command(
         Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it to compare. Default: all."),
     ] = None,
     intervals: Annotated[str | None, Option(help="Time of an iteration of each worker: 1.0,1.9")] = None,
-    workers: Annotated[int | None, Option(help="Number of workers, with --speed.")] = None,
+    workers: options.SimulatedWorkers = None,
     speed: Annotated[
         str | None, Option(help="How fast they are: constant:seconds=1, lognormal:sigma=0.3, exponential:a=0.2")
     ] = None,
@@ -68,10 +69,11 @@ def simulate_command(
     Times may be in any unit, as long as it is the same everywhere.
     """
     names = policy_names(policy or ["all"])
-    same_speed = "constant" if workers is not None and intervals is None and trace is None else None
+    times, size = times_of_group(workers, intervals), size_of_group(workers)
+    same_speed = "constant" if size is not None and times is None and trace is None else None
     simulation = Simulation(
-        intervals=None if intervals is None else numbers(intervals, "--intervals"),
-        workers=workers,
+        intervals=times,
+        workers=size,
         speed=speed or same_speed,
         trace=None if trace is None else str(trace),
         jitter=jitter,

@@ -30,7 +30,7 @@ class Statistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     squared_norm: float
     variance: float | None = None  # sum of |g_i - mean|^2 / (k - 1); None for a single gradient
     loss: float | None = None
-    learning_rate: float | None = None  # of a full round, as the optimizer has it now
+    learning_rate: float | None = None  # of a full round, as the optimizer has it now, momentum included
 
 
 class WorkerJoined(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -10,18 +10,22 @@ import multiprocessing
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import ApplyUpdate
-from paceline.experiment.simulation import Simulation
+from paceline.core.messages import Estimates
+from paceline.experiment.simulation import Simulation, worker_speeds
 from paceline.recording.progress_log import Evaluation
+from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record
 
 RESULTS = "results.jsonl"
-MOST_UPDATES_KEPT = 2000  # of which the number of gradients is remembered
+GANTT_ROUNDS = 8  # iterations of the slowest worker whose spans are kept
+GANTT_WORKERS = 16
+MOST_CHOICES = 500  # of which the estimates are kept: all, or every second, fourth, ...
 
 
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,6 +42,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_size: int | None = None
     lr_scaling: str = "linear"
     evaluate_every: int | None = None
+    test_samples: int | None = None  # evaluate on the first so many only
+    stop_at: float | None = None  # end a run when it finds this accuracy
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -55,6 +61,18 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     loss: float | None  # None: not finite
 
 
+class Choice(msgspec.Struct, frozen=True, array_like=True):
+    """What DBW chose for an update, and by what: gain and time are those of the chosen k."""
+
+    seconds: float
+    k: int
+    gain: float
+    time: float
+    variance: float | None
+    squared_norm: float | None
+    smoothness: float | None
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What one trial came to. `problem`: why it ended before its time."""
 
@@ -64,7 +82,8 @@ class Outcome(msgspec.Struct, frozen=True):
     waiting_share: float
     mean_staleness: float
     curve: list[Point]
-    gradients: list[tuple[float, int]]  # time of an update, and how many gradients it was made of
+    choices: list[Choice]  # of a policy that estimates
+    spans: list[list[Span]]  # of the first workers, in the first seconds
     problem: str = ""
 
     def time_to(self, target: float) -> float | None:
@@ -78,6 +97,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     """One policy, one seed, one learning rate. A run that diverges is an outcome, not an error."""
     import torch
+    from torch.utils.data import Subset
 
     from paceline.experiment.tasks import settings_of, task_of
     from paceline.experiment.virtual_training import train_virtually
@@ -95,18 +115,18 @@ def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
         batch_size=comparison.batch_size,
         seed=trial.seed,
     )
+    if comparison.test_samples is not None:
+        task = replace(task, test=Subset(task.test, range(min(comparison.test_samples, len(task.test)))))
     curve: list[Point] = []
-    gradients: list[tuple[float, int]] = []
 
-    def note(evaluation: Evaluation) -> None:
+    def note(evaluation: Evaluation) -> bool:
         figures = evaluation.figures
         curve.append(Point(evaluation.seconds, evaluation.samples, figures["accuracy"], figures["loss"]))
+        return comparison.stop_at is not None and figures["accuracy"] >= comparison.stop_at
 
-    def watch(record: Record) -> None:
-        for command in record.commands:
-            if isinstance(command, ApplyUpdate) and len(gradients) < MOST_UPDATES_KEPT:
-                gradients.append((record.now, len(command.gradients)))
-
+    choices = _Choices()
+    speeds = worker_speeds(comparison.simulation)
+    timeline = Timeline(GANTT_ROUNDS * max(each.mean for each in speeds.values()))
     try:
         result = train_virtually(
             task,
@@ -115,16 +135,41 @@ def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
             epochs=comparison.epochs,
             lr_scaling=comparison.lr_scaling,
             evaluate_every=comparison.evaluate_every,
-            observers=[watch],
+            speeds=speeds,
+            observers=[choices.observe, timeline.observe],
             on_evaluation=note,
         )
     except DivergedError as problem:
         last = curve[-1] if curve else Point(0.0, 0, 0.0, None)
-        return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, gradients, str(problem))
+        return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, choices.kept, [], str(problem))
     summary = result.summary
+    spans = list(timeline.spans(result.seconds).values())[:GANTT_WORKERS]
     return Outcome(
-        trial, result.seconds, result.samples, summary.waiting_share, summary.mean_staleness, curve, gradients
+        trial, result.seconds, result.samples, summary.waiting_share, summary.mean_staleness, curve, choices.kept, spans
     )
+
+
+class _Choices:
+    """Keeps the estimates of a run; of a long one evenly every second, fourth, ..."""
+
+    def __init__(self) -> None:
+        self.kept: list[Choice] = []
+        self._seen, self._every = 0, 1
+
+    def observe(self, record: Record) -> None:
+        if record.estimates is None:
+            return
+        if self._seen % self._every == 0:
+            self.kept.append(_choice(record.now, record.estimates))
+            if len(self.kept) > MOST_CHOICES:
+                del self.kept[1::2]
+                self._every *= 2
+        self._seen += 1
+
+
+def _choice(now: float, seen: Estimates) -> Choice:
+    at = seen.k - 1
+    return Choice(now, seen.k, seen.gain[at], seen.time[at], seen.variance, seen.squared_norm, seen.smoothness)
 
 
 def run_trials(comparison: Comparison, trials: Sequence[Trial], directory: Path, processes: int) -> Iterator[Outcome]:

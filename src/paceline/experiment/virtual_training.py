@@ -26,7 +26,7 @@ class _EvaluatedLearner(Learner):
     simulator: Simulator
     every: int | None
     evaluations: list[Evaluation]
-    tell: Callable[[Evaluation], None] | None
+    tell: Callable[[Evaluation], bool | None] | None
 
     def apply(self, command: ApplyUpdate) -> Statistics | None:
         before = self.store.samples
@@ -39,8 +39,8 @@ class _EvaluatedLearner(Learner):
         store = self.store
         evaluation = Evaluation(self.simulator.now, store.samples, store.version, self.evaluate())
         self.evaluations.append(evaluation)
-        if self.tell is not None:
-            self.tell(evaluation)
+        if self.tell is not None and self.tell(evaluation):
+            self.simulator.halt()
 
 
 def train_virtually(
@@ -54,12 +54,12 @@ def train_virtually(
     speeds: Mapping[int, SpeedModel] | None = None,
     trace_file: Path | None = None,
     observers: Sequence[Observer] = (),
-    on_evaluation: Callable[[Evaluation], None] | None = None,
+    on_evaluation: Callable[[Evaluation], bool | None] | None = None,
 ) -> RunResult:
     """Train a task under a policy on simulated workers. The same arguments give the same weights, to the bit.
 
     The run ends with its epochs, or at the end that the simulation names. With a test set it is evaluated each epoch,
-    or every `evaluate_every` samples, and at the end.
+    or every `evaluate_every` samples, and at the end; when `on_evaluation` returns True, that is the end.
     """
     speeds = worker_speeds(simulation) if speeds is None else speeds
     chosen = policy_for(policy, len(speeds))

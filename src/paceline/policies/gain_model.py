@@ -5,7 +5,8 @@ For a loss that is smooth of constant L, learning rate eta, gradient variance V 
 V is the sample variance of the gradients of an update, N = max(|mean|^2 - V / k, 0), and L follows from how the loss
 moved from one update to the next: L = 2 (F' - F + eta N) / (eta^2 (N + V / k)). Each is a mean over the last `window`.
 Decisions: one gradient has no variance, so V keeps its last estimates; an L whose denominator is not positive is
-skipped, and L is never below a small positive value.
+skipped; the mean of L is never below a small positive value. Single estimates of L may be negative, because the losses
+of two updates are measured on different samples: without these the mean would be too large.
 """
 
 from __future__ import annotations
@@ -53,15 +54,14 @@ class GainModel:
             self.loss_rose = seen.loss > 1.01 * loss
             below = eta**2 * (last_norm + last_noise)
             if below > 0:
-                estimate = 2 * (seen.loss - loss + eta * last_norm) / below
-                self.smoothness.append(max(LEAST_SMOOTHNESS, estimate))
+                self.smoothness.append(2 * (seen.loss - loss + eta * last_norm) / below)
         self._last = (seen.loss, float(self.eta(seen.gradients, workers)), norm, noise)
 
     @property
     def estimates(self) -> tuple[float | None, float | None, float | None]:
         """V, N and L as they are now."""
         variance, norm, smoothness = map(_mean, (self.variance, self.norm, self.smoothness))
-        return variance, norm, smoothness
+        return variance, norm, None if smoothness is None else max(LEAST_SMOOTHNESS, smoothness)
 
     def expected(self, workers: int) -> npt.NDArray[np.float64] | None:
         """G(1), ..., G(workers); None while an estimate is missing."""

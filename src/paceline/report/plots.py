@@ -1,4 +1,7 @@
-"""Learning curves as pictures. Needs matplotlib (`pip install 'paceline[report]'`)."""
+"""Pictures of runs: learning curves, who computes and who waits, what a policy reckoned with.
+
+Needs matplotlib (`pip install 'paceline[report]'`). The format follows from the path's suffix (.svg, .png).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from paceline.core.errors import ConfigurationError
+from paceline.recording.timeline import Span
 
 Curve: TypeAlias = Sequence[tuple[float, float]]
 
-# Colours that people who do not see all of them can tell apart (Okabe and Ito).
+# Colours that people who do not see all of them can tell apart (Okabe and Ito), then the same with dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+DASHES = ("-", "--", ":", "-.")
+COMPUTES, WAITS = "#009E73", "#E69F00"
 
 
 def draw(
@@ -22,32 +28,81 @@ def draw(
     across: str,
     up: str,
     target: float | None = None,
-    steps: bool = False,
+    logarithmic: bool = False,
 ) -> None:
-    """One colour per name, one line per seed; the format follows from the path's suffix (.svg, .png)."""
-    figure, axes = _figure()
+    """One colour per name, one line per seed."""
+    figure = _figure(7, 4.2)
+    axes = figure.subplots()
     for number, (name, lines) in enumerate(curves.items()):
-        for line in lines:
-            if line:
-                x, y = zip(*line, strict=True)
-                label = name if line is lines[0] else None
-                colour = COLOURS[number % len(COLOURS)]
-                style = "steps-post" if steps else "default"
-                axes.plot(x, y, color=colour, label=label, linewidth=1.2, alpha=0.8, drawstyle=style)
+        _draw_lines(axes, [line for line in lines if line], name, number)
     if target is not None:
         axes.axhline(target, color="#999999", linewidth=0.8, linestyle="--")
     axes.set(title=title, xlabel=across, ylabel=up)
+    if logarithmic:
+        axes.set(xscale="log", yscale="log")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+    _save(figure, path)
 
 
-def _figure() -> tuple[Any, Any]:
+def draw_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], path: Path, *, title: str, across: str) -> None:
+    """Several pictures of the same runs below each other, as steps; the keys are what goes up and whose curve it is."""
+    figure = _figure(7, 1.2 + 1.5 * len(panels))
+    several = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (up, curves) in zip(several, panels.items(), strict=True):
+        for number, (name, lines) in enumerate(curves.items()):
+            _draw_lines(axes, [line for line in lines if line], name, number, drawstyle="steps-post")
+        axes.set_ylabel(up, fontsize=8)
+        axes.grid(alpha=0.25)
+    several[0].set_title(title)
+    several[0].legend(frameon=False, fontsize=8)
+    several[-1].set_xlabel(across)
+    _save(figure, path)
+
+
+def draw_gantt(groups: Mapping[str, Sequence[Sequence[Span]]], path: Path, *, title: str, across: str) -> None:
+    """A strip per worker below each name: when it computes and when it waits."""
+    from matplotlib.patches import Patch
+
+    rows = sum(len(workers) + 1.5 for workers in groups.values())
+    figure = _figure(9, 1 + 0.18 * rows)
+    axes = figure.subplots()
+    at, end = 0.0, 0.0
+    for name, workers in groups.items():
+        axes.text(0, at, name, fontsize=7, va="center")
+        end = max([end, *(span.end for spans in workers for span in spans)])
+        for spans in workers:
+            at += 1
+            for waiting, colour in ((False, COMPUTES), (True, WAITS)):
+                bars = [(span.begin, span.end - span.begin) for span in spans if span.waiting is waiting]
+                axes.broken_barh(bars, (at - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.4)
+        at += 1.5
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set(xlabel=across, xlim=(0, end), ylim=(at - 0.5, -0.8), yticks=[])
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    patches = [Patch(color=COMPUTES, label="computes"), Patch(color=WAITS, label="waits")]
+    axes.legend(handles=patches, frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    _save(figure, path)
+
+
+def _draw_lines(axes: Any, lines: Sequence[Curve], name: str, number: int, **style: Any) -> None:
+    for line in lines:
+        x, y = zip(*line, strict=True)
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+        label = name if line is lines[0] else None
+        axes.plot(x, y, color=colour, linestyle=dashes, label=label, linewidth=1.2, alpha=0.8, **style)
+
+
+def _figure(width: float, height: float) -> Any:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigurationError("plots need matplotlib: pip install 'paceline[report]'") from None
     mpl.rcParams["svg.hashsalt"] = "paceline"  # the same curves give the same bytes
-    figure = Figure(figsize=(7, 4.2))
-    return figure, figure.subplots()
+    return Figure(figsize=(width, height))
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, bbox_inches="tight", dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -1,7 +1,8 @@
 """Reads pictures with labels from files as they are published, checks them, and makes normalised tensors of them.
 
-Nothing is downloaded. Every set is read as bytes first; the float32 tensors are filled once and normalised in place,
-each channel with the mean and the standard deviation of the training set.
+Nothing is downloaded here; what `paceline download` fetched is found. Every set is read as bytes first; the float32
+tensors are filled once and normalised in place, each channel with the mean and the standard deviation of the training
+set.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import os
 import struct
+import tarfile
 import tokenize
 import zipfile
 import zlib
@@ -24,15 +27,16 @@ import torch
 from torch.utils.data import TensorDataset
 
 from paceline.core.errors import ConfigurationError
+from paceline.training.downloads import CIFAR10_ARCHIVE, cache_folder
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package puts it
 CLASSES = 10  # in each of the sets
 DIGITS_FOR_TRAINING = 1437  # of 1797: four fifths
-# All that gzip, lzma, zipfile and numpy.load were seen to raise for bytes that somebody changed. A false size in a
-# header is a MemoryError, a flag that says "encrypted" a RuntimeError.
+# All that gzip, lzma, tarfile, zipfile and numpy.load were seen to raise for bytes that somebody changed. A false size
+# in a header is a MemoryError or an OverflowError, a flag that says "encrypted" a RuntimeError.
 UNPACKING_ERRORS = (
-    OSError, EOFError, MemoryError, RuntimeError, ValueError,
-    lzma.LZMAError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+    OSError, EOFError, MemoryError, OverflowError, RuntimeError, ValueError,
+    lzma.LZMAError, tarfile.TarError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 Bytes = npt.NDArray[np.uint8]
@@ -115,9 +119,28 @@ def _digits(path: Path | None) -> Pictures:
 # -- Fashion-MNIST: IDX files --
 
 
+FASHION_MNIST_ADVICE = (
+    "paceline download fashion-mnist, or apt-get install dataset-fashion-mnist,"
+    " or give the folder that has it with --data PATH"
+)
+
+
 def _fashion_mnist(path: Path | None) -> Pictures:
-    folder = FASHION_MNIST if path is None else path
+    folder = _usual_folder() if path is None else path
     return _pictures(_idx_part(folder, "train"), _idx_part(folder, "t10k"))
+
+
+def _usual_folder() -> Path:
+    """Debian's, or the one that `paceline download` fills: the first that has all of it."""
+    names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    if all(_packed_or_not(FASHION_MNIST, name) for name in names):
+        return FASHION_MNIST
+    downloaded = cache_folder("fashion-mnist")
+    if all(_packed_or_not(downloaded, name) for name in names):
+        return downloaded
+    raise ConfigurationError(
+        f"fashion-mnist is neither in {FASHION_MNIST} nor in {downloaded}, or not all of it; {FASHION_MNIST_ADVICE}"
+    )
 
 
 def _idx_part(folder: Path, part: str) -> _Part:
@@ -130,13 +153,15 @@ def _idx_part(folder: Path, part: str) -> _Part:
 
 
 def _idx_file(folder: Path, name: str) -> Path:
-    for candidate in (folder / f"{name}.gz", folder / name):
-        if candidate.is_file():
-            return candidate
-    raise ConfigurationError(
-        f"fashion-mnist: there is no {name}.gz or {name} in {folder};"
-        " apt-get install dataset-fashion-mnist, or give the folder that has it with --data PATH"
-    )
+    found = _packed_or_not(folder, name)
+    if found is None:
+        raise ConfigurationError(f"fashion-mnist: there is no {name}.gz or {name} in {folder}; {FASHION_MNIST_ADVICE}")
+    return found
+
+
+def _packed_or_not(folder: Path, name: str) -> Path | None:
+    # Not Path.is_file, which is an error where a folder is closed to us, such as a home that is another user's.
+    return next((each for each in (folder / f"{name}.gz", folder / name) if os.path.isfile(each)), None)
 
 
 def _idx(path: Path, dimensions: int) -> Bytes:
@@ -164,46 +189,68 @@ def _idx(path: Path, dimensions: int) -> Bytes:
 
 
 CIFAR10_FORMS = (
-    "the file cifar10-jpeg.npz or cifar10-jpeg.npz.xz, or the folder of the binary version"
-    " (data_batch_1.bin to data_batch_5.bin and test_batch.bin)"
+    f"the file {CIFAR10_ARCHIVE}, or the folder of what is in it (data_batch_1.bin to data_batch_5.bin and"
+    " test_batch.bin), or the file cifar10-jpeg.npz or cifar10-jpeg.npz.xz"
 )
 CIFAR10_SHAPE = (3, 32, 32)
 
 
 def _cifar10(path: Path | None) -> Pictures:
     if path is None:
-        raise ConfigurationError(f"cifar10 has no usual place: give --data PATH, {CIFAR10_FORMS}")
+        path = cache_folder("cifar10") / CIFAR10_ARCHIVE
+        if not os.path.isfile(path):
+            advice = f"paceline download cifar10, or give --data PATH, {CIFAR10_FORMS}"
+            raise ConfigurationError(f"cifar10: there is no {path}; {advice}")
+    elif (path / CIFAR10_ARCHIVE).is_file():
+        path = path / CIFAR10_ARCHIVE
     if path.is_dir():
-        train = [path / f"data_batch_{number}.bin" for number in range(1, 6)]
-        return _pictures(_binary_part(train), _binary_part([path / "test_batch.bin"]))
+        return _binary_version(path, {each.name: _contents(each) for each in path.glob("*_batch*.bin")})
     if not path.is_file():
         raise ConfigurationError(f"cifar10: there is no {path}; --data PATH must be {CIFAR10_FORMS}")
-    archive = _archive(path)
+    contents = _contents(path)
+    if not contents.startswith(b"PK"):
+        return _binary_version(path, _tar(contents, path))
+    archive = _archive(contents, path)
     return _pictures(_jpeg_part(archive, path, "train"), _jpeg_part(archive, path, "test"))
 
 
-def _binary_part(paths: list[Path]) -> _Part:
+def _tar(contents: bytes, path: Path) -> dict[str, bytes]:
+    """What is in the files of a tar archive, by their names without folders. Nothing is written anywhere."""
+    files = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(contents), mode="r:") as archive:
+            for each in archive:
+                if each.size < 0:  # some versions of tarfile would go back and forth for ever
+                    raise tarfile.ReadError("a size below 0")
+                if each.isreg():
+                    files[Path(each.name).name] = contents[each.offset_data : each.offset_data + each.size]
+    except UNPACKING_ERRORS as problem:
+        raise _damaged(path, f"it is no archive, neither NumPy's (.npz) nor tar's ({problem})") from None
+    return files
+
+
+def _binary_version(path: Path, batches: dict[str, bytes]) -> Pictures:
+    train = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    return _pictures(_binary_part(path, batches, train), _binary_part(path, batches, ["test_batch.bin"]))
+
+
+def _binary_part(path: Path, batches: dict[str, bytes], names: list[str]) -> _Part:
     """Records of one byte for the label and 3072 for the image: all of red, all of green, all of blue."""
     images, labels = [], []
-    for path in paths:
-        if not path.is_file():
-            raise ConfigurationError(
-                f"cifar10: there is no {path.name} in {path.parent}; --data PATH must be {CIFAR10_FORMS}"
-            )
-        contents = _contents(path)
+    for name in names:
+        if name not in batches:
+            raise ConfigurationError(f"cifar10: there is no {name} in {path}; --data PATH must be {CIFAR10_FORMS}")
+        contents = batches[name]
         if not contents or len(contents) % 3073:
-            raise _damaged(path, f"{len(contents)} bytes are not one or more records of 3073")
+            raise _damaged(path / name, f"{len(contents)} bytes are not one or more records of 3073")
         records = np.frombuffer(contents, np.uint8).reshape(-1, 3073)
         images.append(records[:, 1:].reshape(-1, *CIFAR10_SHAPE))
-        labels.append(_checked(records[:, 0], len(records), path, "labels"))
+        labels.append(_checked(records[:, 0], len(records), path / name, "labels"))
     return _Part(np.concatenate(images), np.concatenate(labels))
 
 
-def _archive(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _archive(contents: bytes, path: Path) -> dict[str, npt.NDArray[Any]]:
     names = [f"{part}_{kind}" for part in ("train", "test") for kind in ("jpeg", "offsets", "labels")]
-    contents = _contents(path)
-    if not contents.startswith(b"PK"):
-        raise _damaged(path, "it is not a NumPy archive (.npz)")
     try:
         with np.load(io.BytesIO(contents), allow_pickle=False) as archive:
             found = {name: np.asarray(archive[name]) for name in names if name in archive.files}

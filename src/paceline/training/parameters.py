@@ -115,8 +115,16 @@ class ParameterStore:
             squared_norm=norm,
             variance=max(0.0, spread) / free if free > 0 else None,
             loss=sum(losses) / len(losses) if losses else None,
-            learning_rate=self.learning_rate,
+            learning_rate=self.step_size,
         )
+
+    @property
+    def step_size(self) -> float:
+        """How far a lasting gradient of 1 moves a parameter per full round: with momentum more than its rate."""
+        momentum, dampening = 0.0, 0.0
+        if isinstance(self.optimizer, torch.optim.SGD):
+            momentum, dampening = (self.optimizer.param_groups[0][name] for name in ("momentum", "dampening"))
+        return self.learning_rate * (1 - dampening) / (1 - momentum) if 0 < momentum < 1 else self.learning_rate
 
     def _step_at(self, scale: float) -> None:
         groups = self.optimizer.param_groups

@@ -120,6 +120,7 @@ class Simulator:
         self._sequence = 0
         self._workers = {each.worker: _Worker(each.worker, each.draw) for each in workers}
         self._learner = learner
+        self._halted = False
         self._idle: list[_Worker] = []  # left for want of work
         self._next_worker = max(self._workers, default=-1) + 1
         for each in workers:
@@ -131,7 +132,7 @@ class Simulator:
         """Run until it is over and return the virtual time at which it ended, which is also `now`."""
         heap, workers = self._heap, self._workers
         latest = stop.duration * (1 + AT_THE_END)
-        while self.version < stop.updates and self.pushes < stop.pushes:
+        while self.version < stop.updates and self.pushes < stop.pushes and not self._halted:
             if not heap or heap[0][0] > latest:
                 self.now = self.now if math.isinf(stop.duration) else stop.duration
                 break
@@ -152,6 +153,10 @@ class Simulator:
             else:
                 self._driver.wake(time)
         return self.now
+
+    def halt(self) -> None:
+        """End the run with what happens now."""
+        self._halted = True
 
     def _leave(self, worker: int, reason: str) -> None:
         self._workers[worker].plan += 1
