@@ -12,13 +12,13 @@ import math
 import platform
 import subprocess
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 
-from paceline.zipline import predict, search
+from paceline.experiment.reproduction.search_times import PUBLISHED, SIZES, authors_data, seconds_of
+from paceline.zipline import search
 from paceline.zipline.operations import Operations
 from paceline.zipline.rows import as_rows
 from paceline.zipline.scans import zipline, zipline_opt, zipline_opt_bs
@@ -27,34 +27,6 @@ WORKERS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 LOOKAHEADS = (15, 150)
 ALGORITHMS = ("full-grid-scan", "grid-scan", "zipline", "zipline-opt", "zipline-opt-bs", "sweep")
 MOST_SECONDS = 20.0  # an algorithm that would take longer for the next size is left out from there on
-# Microseconds in C++ on a 2.4 GHz Xeon E5-2620 v3, from the papers; the last two rows were read off a plot.
-PUBLISHED_SIZES = ((10, 15), (10, 150), (100, 15), (100, 150), (1_000, 15), (1_000, 150))
-PUBLISHED = {
-    "zipline": (149, 1_320, 6_370, 49_900, 253_000, 2_380_000),
-    "full-grid-scan": (1_540, 46_700, 81_300, 2_150_000, 4_040_000, 207_000_000),
-    "grid-scan": (168, 5_500, 1_110, 43_800, 7_450, 257_000),
-    "zipline-opt": (None, None, 2_800, 21_000, 94_000, 780_000),
-    "zipline-opt-bs": (None, None, 2_900, 23_000, 77_000, 570_000),
-}
-
-
-def authors_data(workers: int, lookahead: int) -> np.ndarray:
-    """The papers' synthetic workers: intervals uniform in 1000..1500 whole milliseconds, begun within 100 ms."""
-    random = np.random.default_rng(workers * 1_000 + lookahead)
-    return predict(random.integers(0, 101, workers), random.integers(1000, 1501, workers), lookahead)
-
-
-def seconds_of(points: np.ndarray, algorithm: str) -> float:
-    """The best of several runs: at least three, more while they are short."""
-    best, spent, runs = float("inf"), 0.0, 0
-    while runs < 3 or (spent < 0.5 and runs < 2_000):
-        begin = time.perf_counter()
-        search(points, algorithm)
-        took = time.perf_counter() - begin
-        best, spent, runs = min(best, took), spent + took, runs + 1
-        if took > 2:
-            break
-    return best
 
 
 def extra_megabytes(workers: int, lookahead: int) -> float:
@@ -171,7 +143,7 @@ def main() -> None:
     processor = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
     models = [line.split(":")[1].strip() for line in processor.splitlines() if "Model name" in line]
     published = {
-        name: {f"n={n},R={r}": each / 1e6 for (n, r), each in zip(PUBLISHED_SIZES, row, strict=True) if each}
+        name: {f"n={n},R={r}": each / 1e6 for (n, r), each in zip(SIZES, row, strict=True) if each}
         for name, row in PUBLISHED.items()
     }
     result = {

@@ -123,7 +123,10 @@ def test_the_loss_of_a_worker_is_told_and_the_end_of_its_work_is_not() -> None:
         (["train", "digits", "--slow", "3=4"], "slowdown of worker 3: workers are 0 to 1"),
         (["train", "digits", "--slow", "much"], "--slow much: must be WORKER=FACTOR"),
         (["train", "digits", "--lr", "-1"], "the learning rate is -1; it must be above 0"),
-        (["train", "digits", "--model", "gpt"], "unknown model 'gpt'; there are: mlp, cnn, resnet20"),
+        (
+            ["train", "digits", "--model", "gpt"],
+            "unknown model 'gpt'; there are: mlp, cnn, lenet, alexnet, resnet20, resnet110",
+        ),
         (["train", "digits", "--optimizer", "lbfgs"], "unknown optimizer 'lbfgs'"),
         (["train", "digits", "--optimizer", "adam", "--momentum", "0.5"], "momentum is for sgd, not for adam"),
         (["train", "digits", "--lr-scaling", "cubic"], "unknown lr_scaling 'cubic'; there are: linear, sqrt, none"),

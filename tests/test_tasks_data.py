@@ -463,7 +463,7 @@ def test_the_sizes_of_the_models() -> None:
 
 
 def test_resnet20_has_twenty_layers_and_halves_the_image_twice() -> None:
-    model = models.ResNet20((3, 32, 32), 10)
+    model = models.make("resnet20", (3, 32, 32), 10)
     layers = [each for each in model.modules() if isinstance(each, (torch.nn.Conv2d, torch.nn.Linear))]
     assert len(layers) == 20
     for side, last in ((32, 8), (28, 7), (8, 2)):
@@ -473,4 +473,4 @@ def test_resnet20_has_twenty_layers_and_halves_the_image_twice() -> None:
 def test_an_unknown_model_is_told_what_there_is() -> None:
     with pytest.raises(ConfigurationError) as caught:
         models.make("vgg", (3, 32, 32), 10)
-    assert str(caught.value) == "unknown model 'vgg'; there are: mlp, cnn, resnet20"
+    assert str(caught.value) == "unknown model 'vgg'; there are: mlp, cnn, lenet, alexnet, resnet20, resnet110"

@@ -11,6 +11,7 @@ from paceline.cli.compare import compare_command
 from paceline.cli.download import download_command
 from paceline.cli.policies import policies
 from paceline.cli.replay import replay
+from paceline.cli.reproduce import reproduce_command
 from paceline.cli.run import run_command
 from paceline.cli.scale import scale_command
 from paceline.cli.simulate import simulate_command
@@ -33,6 +34,7 @@ app.command("download")(download_command)
 app.command()(policies)
 app.command("simulate")(simulate_command)
 app.command()(replay)
+app.command("reproduce")(reproduce_command)
 app.command("whatif")(whatif_command)
 
 

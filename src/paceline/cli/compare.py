@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from rich.console import Console
-from rich.progress import Progress
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from paceline.cli import options
 from paceline.cli.arguments import numbers, policy_names, size_of_group, slowdown, times_of_group
+from paceline.cli.trials import run_with_progress
 from paceline.core.errors import ConfigurationError
 from paceline.experiment import Simulation, policy_for, worker_speeds
-from paceline.experiment.comparison import Comparison, Outcome, Row, Trial, rows_of, run_trials
+from paceline.experiment.comparison import Comparison, Trial, learning_rows, rows_of
 from paceline.experiment.pictures import draw_comparison
 from paceline.report.console import output
-from paceline.report.tables import LearningRow, learning_table
+from paceline.report.tables import learning_table
 
 
 def compare_command(
@@ -40,7 +39,7 @@ def compare_command(
     tune_lr: Annotated[
         str | None, Option(help="Factors on the learning rate, as 0.5,1,2: each policy gets its best.")
     ] = None,
-    model: Annotated[str | None, Option(help="mlp, cnn or resnet20.")] = None,
+    model: Annotated[str | None, Option(help="mlp, cnn, lenet, alexnet, resnet20 or resnet110.")] = None,
     data: Annotated[Path | None, Option(help="Where the data set is, if it is not where it usually is.")] = None,
     optimizer: Annotated[str, Option(help="sgd, adam, adamw or rmsprop.")] = "sgd",
     lr: Annotated[float | None, Option(help="Learning rate for a full round of the group.")] = None,
@@ -93,7 +92,7 @@ def compare_command(
         stop_at=target_accuracy if stop_at_target else None,
     )
     trials = [Trial(name, seed, factor) for seed in range(seeds) for name in names for factor in factors]
-    outcomes = _run(comparison, trials, out, processes or os.cpu_count() or 1)
+    outcomes = run_with_progress(task, comparison, trials, out, processes or os.cpu_count() or 1)
     rows = rows_of(outcomes, names, target_accuracy)
     try:
         draw_comparison(outcomes, rows, out, target=target_accuracy, suffix=f".{picture_format}")
@@ -103,7 +102,7 @@ def compare_command(
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
         return
     console = output()
-    console.print(learning_table(_lines(rows), target_accuracy, tuned=len(factors) > 1), "")
+    console.print(learning_table(learning_rows(rows), target_accuracy, tuned=len(factors) > 1), "")
     for row in rows:
         for problem in row.problems:
             console.print(f"{row.policy}: {problem}", highlight=False, markup=False)
@@ -120,37 +119,3 @@ def _check(
         raise ConfigurationError("--tune-lr: must be numbers above 0 with commas between them, as in 0.5,1,2")
     if target is not None and not 0 < target <= 1:
         raise ConfigurationError(f"--target-accuracy {target:g}: must be above 0 and at most 1, as in 0.95")
-
-
-def _run(comparison: Comparison, trials: list[Trial], out: Path, processes: int) -> list[Outcome]:
-    console = Console(stderr=True)
-    outcomes: list[Outcome] = []
-    try:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task(comparison.task, total=len(trials))
-            for outcome in run_trials(comparison, trials, out, processes):
-                outcomes.append(outcome)
-                bar.advance(task)
-    except KeyboardInterrupt:
-        print(
-            f"paceline: interrupted; {len(outcomes)} of {len(trials)} runs are in {out}, and the same command goes on",
-            file=sys.stderr,
-        )
-        raise Exit(130) from None
-    return sorted(outcomes, key=lambda outcome: trials.index(outcome.trial))
-
-
-def _lines(rows: list[Row]) -> list[LearningRow]:
-    return [
-        LearningRow(
-            row.policy,
-            row.factor,
-            row.time,
-            row.seconds,
-            row.samples,
-            row.waiting_share,
-            row.mean_staleness,
-            row.accuracy,
-        )
-        for row in rows
-    ]

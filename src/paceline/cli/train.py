@@ -16,7 +16,7 @@ def train_command(
     policy: options.Policies = None,
     workers: options.Workers = "2",
     epochs: Annotated[int | None, Option(help="Passes over the data set.")] = None,
-    model: Annotated[str | None, Option(help="mlp, cnn or resnet20.")] = None,
+    model: Annotated[str | None, Option(help="mlp, cnn, lenet, alexnet, resnet20 or resnet110.")] = None,
     data: Annotated[Path | None, Option(help="Where the data set is, if it is not where it usually is.")] = None,
     optimizer: Annotated[str, Option(help="sgd, adam, adamw or rmsprop.")] = "sgd",
     lr: Annotated[float | None, Option(help="Learning rate for a full round of the group.")] = None,

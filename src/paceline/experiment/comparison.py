@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from paceline.experiment.simulation import Simulation, worker_speeds
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record
+from paceline.report.tables import LearningRow
 
 RESULTS = "results.jsonl"
 GANTT_ROUNDS = 8  # iterations of the slowest worker whose spans are kept
@@ -44,6 +45,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     evaluate_every: int | None = None
     test_samples: int | None = None  # evaluate on the first so many only
     stop_at: float | None = None  # end a run when it finds this accuracy
+    keep_spans: bool = True  # for a Gantt chart, of the first seed
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -144,6 +146,8 @@ def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
         return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, choices.kept, [], str(problem))
     summary = result.summary
     spans = list(timeline.spans(result.seconds).values())[:GANTT_WORKERS]
+    if trial.seed > 0 or not comparison.keep_spans:
+        spans = []
     return Outcome(
         trial, result.seconds, result.samples, summary.waiting_share, summary.mean_staleness, curve, choices.kept, spans
     )
@@ -251,13 +255,14 @@ def rows_of(outcomes: Sequence[Outcome], policies: Sequence[str], target: float 
         for outcome in outcomes:
             if outcome.trial.policy == policy:
                 by_factor.setdefault(outcome.trial.factor, []).append(outcome)
-        candidates = [_row(policy, factor, found, target) for factor, found in sorted(by_factor.items())]
+        candidates = [row_of(policy, factor, found, target) for factor, found in sorted(by_factor.items())]
         if candidates:
             rows.append(min(candidates, key=_quality))
     return rows
 
 
-def _row(policy: str, factor: float, outcomes: list[Outcome], target: float | None) -> Row:
+def row_of(policy: str, factor: float, outcomes: list[Outcome], target: float | None) -> Row:
+    """The figures of these outcomes, which differ by their seed only."""
     outcomes = sorted(outcomes, key=lambda outcome: outcome.trial.seed)
     mean: Callable[[Sequence[float]], float] = statistics.mean
     return Row(
@@ -271,6 +276,23 @@ def _row(policy: str, factor: float, outcomes: list[Outcome], target: float | No
         accuracy=mean([outcome.final_accuracy for outcome in outcomes]),
         problems=[outcome.problem for outcome in outcomes if outcome.problem],
     )
+
+
+def learning_rows(rows: Iterable[Row]) -> list[LearningRow]:
+    """As a table shows them."""
+    return [
+        LearningRow(
+            row.policy,
+            row.factor,
+            row.time,
+            row.seconds,
+            row.samples,
+            row.waiting_share,
+            row.mean_staleness,
+            row.accuracy,
+        )
+        for row in rows
+    ]
 
 
 def _quality(row: Row) -> tuple[float, float, float]:

@@ -41,7 +41,8 @@ def draw(
     if logarithmic:
         axes.set(xscale="log", yscale="log")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8)
     _save(figure, path)
 
 

@@ -116,14 +116,25 @@ class LearningRow(NamedTuple):
 def learning_table(rows: Sequence[LearningRow], target: float | None, *, tuned: bool) -> Table:
     """Time to the target with its spread, beside the first policy, and what it cost."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    table.add_column("\npolicy", overflow="fold")
+    headings, lines = learning_cells(rows, target, tuned=tuned)
+    table.add_column(headings[0], overflow="fold")
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def learning_cells(
+    rows: Sequence[LearningRow], target: float | None, *, tuned: bool = False
+) -> tuple[list[str], list[list[str]]]:
+    """The headings of that table, and its lines."""
     first = rows[0]
+    lines = []
     headings = ["lr\nfactor"] if tuned else []
     if target is not None:
         headings += [f"time to\n{percent(target)}", "\n+-", f"speed-up over\n{first.policy.partition(':')[0]}"]
     headings += ["whole\nrun", "samples\nused", "time\nwaited", "mean\nstaleness", "final\naccuracy"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         cells = [row.policy, *([f"{row.factor:g}"] if tuned else [])]
         if target is not None:
@@ -131,8 +142,8 @@ def learning_table(rows: Sequence[LearningRow], target: float | None, *, tuned: 
             known = row.time is not None and first.time is not None and row.time[0] > 0
             cells.append(f"{first.time[0] / row.time[0]:.2f}x" if known else "-")  # type: ignore[index]
         cells += [f"{row.seconds:.4g}", f"{row.samples:,.0f}", percent(row.waiting_share)]
-        table.add_row(*cells, f"{row.mean_staleness:.2f}", f"{row.accuracy:.1%}")
-    return table
+        lines.append([*cells, f"{row.mean_staleness:.2f}", f"{row.accuracy:.1%}"])
+    return ["\npolicy", *headings], lines
 
 
 def _final(name: str, value: float | None) -> str:

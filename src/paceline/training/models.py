@@ -6,6 +6,7 @@ They draw their first weights from torch's global generator: the same `torch.man
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,43 @@ def cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
     )
 
 
+def lenet(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Two convolutions with pooling and two linear layers, as in the experiments with MNIST of the DBW paper."""
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
+
+
+def alexnet(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Three convolutions with pooling and two linear layers: what the papers of DSSP and ElasticBSP call AlexNet."""
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128 * (height // 8) * (width // 8), 256),
+        nn.ReLU(),
+        nn.Linear(256, classes),
+    )
+
+
 class ResidualBlock(nn.Module):
     """Two convolutions and a shortcut around them. The shortcut has no parameters (He et al. 2015, option A)."""
 
@@ -67,17 +105,17 @@ class ResidualBlock(nn.Module):
         return F.relu(inner + F.pad(shortcut, (0, 0, 0, 0, 0, self.new_channels)))
 
 
-class ResNet20(nn.Module):
-    """The 20-layer network for CIFAR of He et al. 2015, section 4.2: three stages of three blocks, 16, 32, 64 wide."""
+class ResNet(nn.Module):
+    """The networks for CIFAR of He et al. 2015, section 4.2: three stages of equally many blocks, 16, 32, 64 wide."""
 
-    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(self, shape: tuple[int, int, int], classes: int, *, depth: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(shape[0], 16, 3, padding=1, bias=False)
         self.first_norm = nn.BatchNorm2d(16)
         blocks = []
         channels = 16
         for width in (16, 32, 64):
-            for _ in range(3):
+            for _ in range((depth - 2) // 6):  # of two layers each
                 blocks.append(ResidualBlock(channels, width, stride=1 if width == channels else 2))
                 channels = width
         self.blocks = nn.Sequential(*blocks)
@@ -95,5 +133,8 @@ class ResNet20(nn.Module):
 MODELS: dict[str, Callable[[tuple[int, int, int], int], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
-    "resnet20": ResNet20,
+    "lenet": lenet,
+    "alexnet": alexnet,
+    "resnet20": partial(ResNet, depth=20),
+    "resnet110": partial(ResNet, depth=110),
 }

@@ -1,0 +1,67 @@
+"""What an experiment is asked for, and what it is given to work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from paceline.experiment.comparison import Comparison, Outcome, Row, Trial, row_of
+from paceline.experiment.reproduction.page import Page
+
+Runner: TypeAlias = Callable[[str, Comparison, Sequence[Trial]], list[Outcome]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`run(part, comparison, trials)` gives the outcomes, and keeps them so that the same is not computed twice."""
+
+    full: bool
+    seeds: int
+    run: Runner
+    folder: Path  # for pictures, beside the results
+    data: Path | None = None
+    trace: Path | None = None
+
+    def trials(self, policies: Sequence[str], factor: float = 1.0) -> list[Trial]:
+        return [Trial(policy, seed, factor) for seed in range(self.seeds) for policy in policies]
+
+
+Experiment: TypeAlias = Callable[[Asked], Page]
+
+
+def rows_by_policy(
+    outcomes: Sequence[Outcome], target: float | None, labels: dict[tuple[str, float], str] | None = None
+) -> dict[str, Row]:
+    """A row for each policy and factor, in the order in which they first appear; `labels` rename some."""
+    grouped: dict[tuple[str, float], list[Outcome]] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.trial.seed):
+        grouped.setdefault((outcome.trial.policy, outcome.trial.factor), []).append(outcome)
+    rows = {}
+    for (policy, factor), found in grouped.items():
+        label = (labels or {}).get((policy, factor), policy)
+        rows[label] = row_of(label, factor, found, target)
+    return rows
+
+
+def reached_by_all(outcomes: Sequence[Outcome], step: float = 0.005) -> float:
+    """The highest accuracy, in whole steps, that every one of these runs reached at some time."""
+    least = min(max((point.accuracy for point in outcome.curve), default=0.0) for outcome in outcomes)
+    return round(int(least / step + 1e-9) * step, 6)
+
+
+def mean_time(row: Row) -> float:
+    """To the target; infinite if some seed never got there."""
+    return float("inf") if row.time is None else row.time[0]
+
+
+def seconds(value: float) -> str:
+    return "never" if value == float("inf") else f"{value:.4g} s"
+
+
+def ratio(slow: float, fast: float) -> str:
+    """How many times as long the first takes."""
+    if fast == float("inf"):
+        return "never got there"
+    return "the other never got there" if slow == float("inf") else f"{slow / fast:.2f}x"

@@ -1,0 +1,112 @@
+"""ElasticBSP's learning curves: four workers of unequal speed under BSP, ASP, SSP, DSSP and ElasticBSP."""
+
+from __future__ import annotations
+
+from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
+from paceline.experiment.pictures import draw_comparison
+from paceline.experiment.reproduction.asking import (
+    Asked,
+    mean_time,
+    ratio,
+    reached_by_all,
+    rows_by_policy,
+    seconds,
+)
+from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.simulation import Simulation
+from paceline.report.tables import learning_cells
+
+INTERVALS = (1.0, 1.1, 1.5, 3.0)
+LOOKAHEADS = (15, 30, 60, 120, 240)
+ELASTIC = [f"elastic-bsp:lookahead={lookahead}" for lookahead in LOOKAHEADS]
+DSSP_PRINTED = "dssp:capped=false,literal_grant=true"
+OTHERS = ["asp", "ssp:staleness=3", "dssp", DSSP_PRINTED]
+SHARED = "bsp, shared rate"
+HEADLINE = 1.77  # times as fast as BSP, printed
+
+
+def elasticbsp_curves(asked: Asked) -> Page:
+    comparison = _comparison(asked)
+    policies = ["bsp", *OTHERS, *ELASTIC]
+    # One rate for every single update, as in the papers: BSP's updates, of a whole round each, then get a quarter.
+    quarter = 1 / len(INTERVALS)
+    outcomes = asked.run("curves", comparison, [*asked.trials(policies), *asked.trials(["bsp"], quarter)])
+    target = reached_by_all([each for each in outcomes if each.trial.policy == "bsp" and each.trial.factor == 1])
+    rows = rows_by_policy(outcomes, target, {("bsp", quarter): SHARED})
+    headings, cells = learning_cells(learning_rows(rows.values()), target)
+    fair = [each for each in outcomes if each.trial.factor == 1]
+    pictures = draw_comparison(fair, rows_of(fair, policies, target), asked.folder, target=target)
+    finished = sorted(rows.values(), key=lambda row: row.seconds)
+    order = ", ".join(f"{row.policy} ({row.seconds:,.0f} s)" for row in finished)
+    return Page(
+        "ElasticBSP: accuracy over time with four unequal workers",
+        "X. Zhao et al., Elastic bulk synchronous parallel model for distributed deep learning, ICDM 2019 (arXiv"
+        " 2001.01347), section on training; the headline is that of VGG-16 on ImageNet.",
+        f"Four workers, {', '.join(map(str, INTERVALS))} s per iteration with a lognormal jitter of 5 %, in virtual"
+        f" time with real gradients. {_size(comparison)} The paper trained AlexNet on CIFAR-10, ResNet-50 on CIFAR-100"
+        " and VGG-16 on ImageNet on four machines with four P100 each; its workers' speeds are not printed. Learning"
+        " rate: each update is scaled by its share of a round, so that all policies move equally far per sample."
+        f" `{SHARED}` is BSP without that, at the rate that all others have for one gradient, as in the papers. The"
+        f" target is the highest accuracy, in half percents, that every run of BSP reached: {target:.1%}.",
+        _claims(rows),
+        [
+            Section("Time to BSP's accuracy", "", headings, cells),
+            Section("Finishing order", f"The same number of samples for all: {order}."),
+            Section("Pictures", "", pictures=[(path.stem.replace("-", " "), path) for path in pictures]),
+        ],
+    )
+
+
+def _claims(rows: dict[str, Row]) -> list[Claim]:
+    bsp, shared = rows["bsp"], rows[SHARED]
+    elastic = [rows[name] for name in ELASTIC]
+    best = min(elastic, key=mean_time)
+    slowest = max(elastic, key=mean_time)
+    others = {name: rows[name] for name in OTHERS}
+    beaten = [name for name, row in others.items() if mean_time(best) < mean_time(row)]
+    gain = max(row.accuracy for row in elastic) - bsp.accuracy
+    gain_shared = max(row.accuracy for row in elastic) - shared.accuracy
+    times = ", ".join(f"{name} {seconds(mean_time(row))}" for name, row in others.items())
+    return [
+        Claim(
+            "ElasticBSP reaches BSP's accuracy sooner than BSP, whatever R",
+            f"BSP {seconds(mean_time(bsp))}; R={LOOKAHEADS[0]}..{LOOKAHEADS[-1]}:"
+            f" {seconds(mean_time(best))} to {seconds(mean_time(slowest))}",
+            mean_time(slowest) < mean_time(bsp),
+        ),
+        Claim(
+            f"{HEADLINE} times as fast as BSP to BSP's accuracy",
+            f"{ratio(mean_time(bsp), mean_time(best))} at a fair rate;"
+            f" against BSP at the shared rate {ratio(mean_time(shared), mean_time(best))}",
+            mean_time(bsp) / mean_time(best) >= HEADLINE,
+        ),
+        Claim(
+            "it ends at a higher accuracy than BSP (12.6 points for VGG-16)",
+            f"{gain * 100:+.1f} points at a fair rate; against BSP at the shared rate {gain_shared * 100:+.1f} points",
+            gain > 0.01,
+        ),
+        Claim(
+            "it is also sooner there than ASP, SSP and DSSP",
+            f"best R: {seconds(mean_time(best))}; {times}",
+            len(beaten) == len(others),
+        ),
+    ]
+
+
+def _comparison(asked: Asked) -> Comparison:
+    simulation = Simulation(intervals=INTERVALS, jitter=0.05)
+    data = None if asked.data is None else str(asked.data)
+    if asked.full:
+        return Comparison(
+            "cifar10", simulation, 400, data, "alexnet", batch_size=128, learning_rate=0.05, evaluate_every=50_000
+        )
+    return Comparison("fashion-mnist", simulation, 3, data, "cnn", evaluate_every=6_000, test_samples=2_000)
+
+
+def _size(comparison: Comparison) -> str:
+    if comparison.task == "cifar10":
+        return "AlexNet (3 convolutions, 2 linear layers) on CIFAR-10, batch 128, 400 epochs."
+    return (
+        "Scaled down: a CNN of 20,490 parameters on Fashion-MNIST, batch 64, momentum 0.9, 3 epochs, evaluated every"
+        " 6,000 samples on the first 2,000 test pictures."
+    )

@@ -1,0 +1,106 @@
+"""All policies on the iteration times of a recorded run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from paceline.core.errors import ConfigurationError
+from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
+from paceline.experiment.pictures import draw_comparison
+from paceline.experiment.reproduction.asking import Asked, mean_time, ratio, reached_by_all, rows_by_policy, seconds
+from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.simulation import Simulation, worker_speeds
+from paceline.policies import POLICIES
+from paceline.report.tables import learning_cells
+from paceline.runtimes.speeds import Recorded, SpeedModel
+
+PRINTED = "dssp:capped=false,literal_grant=true"
+GATHER = "elastic-bsp:inside=gather"
+CALM = "dbw:window=20,loss_rule=false"
+ROUND = 512  # samples in a round of everybody, as nearly as batches of whole samples allow
+
+
+def recorded_trace(asked: Asked) -> Page:
+    if asked.trace is None:
+        raise ConfigurationError("give --trace FILE: a CSV of iteration times, worker,iteration,seconds")
+    simulation = Simulation(trace=str(asked.trace))
+    speeds = worker_speeds(simulation)
+    workers = len(speeds)
+    comparison = _comparison(asked, simulation, workers)
+    names = list(POLICIES)
+    if workers > 1:
+        names += [PRINTED, GATHER, CALM, f"backup:k={max(1, workers * 3 // 4)}", "dbw:blind=true"]
+    policies = list(dict.fromkeys(names))
+    outcomes = asked.run("policies", comparison, asked.trials(policies))
+    target = reached_by_all([each for each in outcomes if each.trial.policy == "bsp"])
+    rows = rows_by_policy(outcomes, target)
+    ordered = sorted(rows.values(), key=lambda row: (row.policy != "bsp", mean_time(row), -row.accuracy))
+    headings, cells = learning_cells(learning_rows(ordered), target)
+    pictures = draw_comparison(outcomes, rows_of(outcomes, policies, target), asked.folder, target=target)
+    return Page(
+        "All policies on a recorded trace",
+        f"Iteration times: {asked.trace.name}, {workers} workers. What each paper claims for itself in general is put"
+        " to the test on these times.",
+        f"{_about(speeds)} In virtual time with real gradients; a worker whose times are used up begins again with the"
+        f" first. {_size(comparison)} The target is the highest accuracy, in half percents, that every run of BSP"
+        f" reached: {target:.1%}. Each update's learning rate is scaled by its share of a round.",
+        _claims(rows),
+        [
+            Section("Time to BSP's accuracy", "BSP first, then by time.", headings, cells),
+            Section("Pictures", "", pictures=[(path.stem.replace("-", " "), path) for path in pictures]),
+        ],
+    )
+
+
+def _claims(rows: dict[str, Row]) -> list[Claim]:
+    bsp = mean_time(rows["bsp"])
+    claims = []
+    for name, text in (
+        ("asp", "ASP, where nobody waits, is faster than BSP"),
+        ("ssp", "SSP is faster than BSP (Ho et al. 2013)"),
+        (PRINTED, "DSSP, as printed, is faster than BSP (Zhao et al. 2019)"),
+        ("elastic-bsp", "ElasticBSP is faster than BSP (Zhao et al. 2019)"),
+        ("backup", "backup workers are faster than BSP (Chen et al. 2016)"),
+        ("dbw", "DBW is faster than BSP (Xu et al. 2020)"),
+    ):
+        if name in rows:
+            time = mean_time(rows[name])
+            claims.append(Claim(text, f"{seconds(time)}, BSP {seconds(bsp)}: {ratio(bsp, time)}", time < bsp))
+    return claims
+
+
+def _about(speeds: Mapping[int, SpeedModel]) -> str:
+    times = [each.times for each in speeds.values() if isinstance(each, Recorded)]
+    means = [statistics.mean(own) for own in times]
+    within = [statistics.stdev(own) / statistics.mean(own) for own in times if len(own) > 1]
+    varies = f", and within a worker by {statistics.mean(within):.0%} of its mean" if within else ""
+    return (
+        f"Mean times of an iteration go from {min(means):.3g} to {max(means):.3g} s from worker to worker"
+        f" (slowest over fastest {max(means) / min(means):.2f}){varies}."
+    )
+
+
+def _comparison(asked: Asked, simulation: Simulation, workers: int) -> Comparison:
+    data = None if asked.data is None else str(asked.data)
+    if asked.full:
+        return Comparison("cifar10", simulation, 100, data, "resnet20", evaluate_every=50_000)
+    return Comparison(
+        "fashion-mnist",
+        simulation,
+        3,
+        data,
+        "cnn",
+        batch_size=max(1, ROUND // workers),
+        evaluate_every=6_000,
+        test_samples=2_000,
+    )
+
+
+def _size(comparison: Comparison) -> str:
+    if comparison.task == "cifar10":
+        return "ResNet-20 on CIFAR-10, batch 64, 100 epochs."
+    return (
+        f"A CNN of 20,490 parameters on Fashion-MNIST, batch {comparison.batch_size}, momentum 0.9, 3 epochs, evaluated"
+        " every 6,000 samples on the first 2,000 test pictures."
+    )

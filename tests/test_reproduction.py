@@ -1,0 +1,171 @@
+"""The published experiments as commands: real runs of a few seconds, and the pages that come of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paceline.cli import main
+from paceline.experiment.comparison import Comparison, Outcome, Trial, run_trials
+from paceline.experiment.reproduction import EXPERIMENTS, Asked
+from paceline.experiment.reproduction.asking import ratio, reached_by_all, rows_by_policy, seconds
+from paceline.experiment.reproduction.page import Claim, Page, Section, table
+
+TRACE = "worker,iteration,seconds\n" + "".join(
+    f"{worker},{iteration},{1 + 0.5 * ((worker + iteration) % 3) + worker}\n"
+    for worker in range(3)
+    for iteration in range(5)
+)
+
+
+def on_digits(folder: Path) -> Callable[[str, Comparison, Sequence[Trial]], list[Outcome]]:
+    """The same experiment on data that every machine has, for a moment only."""
+
+    def run(part: str, comparison: Comparison, trials: Sequence[Trial]) -> list[Outcome]:
+        small = msgspec.structs.replace(
+            comparison, task="digits", model="mlp", epochs=1, batch_size=16, evaluate_every=400, learning_rate=0.05
+        )
+        if small.simulation.duration is not None:
+            small = msgspec.structs.replace(
+                small, simulation=msgspec.structs.replace(small.simulation, duration=20.0), stop_at=None
+            )
+        found = {outcome.trial: outcome for outcome in run_trials(small, trials, folder / part, 1)}
+        return [found[trial] for trial in trials]
+
+    return run
+
+
+@pytest.fixture
+def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[Page, str]]:
+    def run(name: str) -> tuple[Page, str]:
+        trace = tmp_path / "times.csv"
+        trace.write_text(TRACE)
+        asked = Asked(False, 1, on_digits(tmp_path), tmp_path, None, trace)
+        page = EXPERIMENTS[name].run(asked)
+        return page, page.markdown(f"paceline reproduce {name}", 1, tmp_path)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        (
+            "elasticbsp-curves",
+            ["elastic-bsp:lookahead=240", "bsp, shared rate", "first-seconds.svg"],
+        ),
+        ("dssp-table1", ["ssp:staleness=15", "6,159", "capped=false", "accuracy-over-time.svg"]),
+        ("trace", ["times.csv, 3 workers", "elastic-bsp:inside=gather", "slowest over fastest"]),
+    ],
+)
+def test_an_experiment_writes_a_page_with_claims_tables_and_pictures(
+    name: str, there: list[str], page_of: Callable[[str], tuple[Page, str]], tmp_path: Path
+) -> None:
+    page, text = page_of(name)
+    assert text.startswith(f"# {page.title}\n") and f"paceline reproduce {name}\n" in text
+    assert page.verdict.capitalize() in text and len(page.claims) >= 4
+    for each in there:
+        assert each in text
+    for line in text.splitlines():
+        if line.startswith("!["):
+            assert (tmp_path / line.partition("](")[2].rstrip(")")).stat().st_size > 1000
+    assert page_of(name)[1] == text  # from what was kept, to the byte
+
+
+@pytest.mark.slow
+def test_dbw_meets_every_static_k_and_the_blind_variant(
+    page_of: Callable[[str], tuple[Page, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["paceline.experiment.reproduction.dbw_static"], "TARGET", 0.5)
+    page, text = page_of("dbw-static")
+    for k in range(1, 17):
+        assert f"| backup:k={k} |" in text
+    assert "dbw:blind=true" in text and text.count("-estimates.svg") == 5 and len(page.claims) == 5
+
+
+@pytest.mark.slow
+def test_search_times_are_measured_once_and_compared_with_the_printed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["paceline.experiment.reproduction.search_times"]
+    monkeypatch.setattr(module, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(module, "DRAWS", 5)
+    asked = Asked(False, 1, on_digits(tmp_path), tmp_path)
+    text = EXPERIMENTS["elasticbsp-table2"].run(asked).markdown("", 0, tmp_path)
+    assert "| zipline, paper | 149 | 1,320 | 6,370 | 49,900 | 253,000 | 2,380,000 |" in text and "| - |" in text
+    assert (tmp_path / "search-times.svg").exists() and "no random numbers" in text
+    assert EXPERIMENTS["elasticbsp-table2"].run(asked).markdown("", 0, tmp_path) == text
+
+
+# -- pages --
+
+
+def test_a_verdict_follows_from_the_claims() -> None:
+    def verdict(*holds: bool) -> str:
+        return Page("t", "p", "s", [Claim("c", "s", each) for each in holds]).verdict
+
+    assert verdict(True, True) == "reproduced" and verdict(False) == "not reproduced"
+    assert verdict(True, False) == "partly reproduced"
+
+
+def test_tables_escape_what_would_break_them() -> None:
+    assert table(["a", "b\nc"], [["x|y", "1"]]) == "| a | b c |\n| :-- | --: |\n| x\\|y | 1 |"
+
+
+def test_pictures_are_linked_from_where_the_page_is(tmp_path: Path) -> None:
+    section = Section("h", pictures=[("what", tmp_path / "results" / "deep" / "a.svg")])
+    text = Page("t", "p", "s", [Claim("c", "s", True)], [section]).markdown("do it", 2, tmp_path / "results")
+    assert "![what](deep/a.svg)" in text and "seeds 0, 1" in text and "do it" in text
+
+
+def test_words_for_times_that_never_come() -> None:
+    never = float("inf")
+    assert seconds(never) == "never" and seconds(12.345) == "12.35 s" and ratio(10, 4) == "2.50x"
+    assert ratio(10, never) == "never got there" and ratio(never, 4) == "the other never got there"
+
+
+def test_levels_and_rows_come_from_the_outcomes() -> None:
+    from paceline.experiment.comparison import Point
+
+    def outcome(policy: str, seed: int, best: float, factor: float = 1.0) -> Outcome:
+        curve = [Point(1.0, 10, best, 1.0), Point(2.0, 20, best - 0.1, 1.0)]
+        return Outcome(Trial(policy, seed, factor), 2.0, 20, 0.0, 0.0, curve, [], [])
+
+    outcomes = [outcome("bsp", 1, 0.876), outcome("bsp", 0, 0.873), outcome("bsp", 0, 0.5, 0.25)]
+    assert reached_by_all(outcomes[:2]) == 0.87
+    rows = rows_by_policy(outcomes, 0.87, {("bsp", 0.25): "bsp, slower"})
+    assert list(rows) == ["bsp", "bsp, slower"] and rows["bsp"].time == (1.0, 0.0)
+    assert rows["bsp, slower"].time is None
+
+
+# -- the command --
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "unknown experiment 'nope'; there are: elasticbsp-table2"),
+        (["trace"], "give --trace FILE"),
+        (["trace", "--trace", "absent.csv"], "absent.csv"),
+        (["dssp-table1", "--trace", "times.csv"], "--trace is for the experiment trace"),
+        (["dssp-table1", "--seeds", "0"], "--seeds 0: must be at least 1"),
+        (["dssp-table1", "--data", "absent"], "absent"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["paceline", "reproduce", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and message in capsys.readouterr().err
