@@ -91,6 +91,43 @@ def test_the_command_prints_a_table_draws_plots_and_gives_the_same_again(
     assert code == 2 and "holds the results of another comparison" in err
 
 
+def test_workers_may_be_given_in_groups_or_as_recorded_times(
+    compare: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    asked = ("--policy", "asp", "--seeds", "1", "--epochs", "1", "--json")
+    trace = tmp_path / "times.csv"
+    trace.write_text("worker,iteration,seconds\n0,0,1\n1,0,1\n2,0,4\n")
+    found = []
+    for number, group in enumerate((["--intervals", "1,1,4"], ["--workers", "2x1,1x4.0"], ["--trace", str(trace)])):
+        code, out, _ = compare(*asked, *group, "--out", str(tmp_path / str(number)))
+        assert code == 0
+        found.append(out)
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_run_may_end_at_the_target_and_pictures_may_be_png(
+    compare: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    asked = ("--intervals", "1,1", "--policy", "bsp", "--seeds", "1", "--epochs", "4", "--target-accuracy", "0.6")
+    code, out, _ = compare(*asked, "--stop-at-target", "--evaluate-every", "200", "--format", "png", "--json")
+    (row,) = json.loads(out)
+    assert code == 0 and row["seconds"] == row["times"][0] and row["samples"] < 1437
+    pictures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
+    assert pictures == ["accuracy-over-samples.png", "accuracy-over-time.png", "first-seconds.png"]
+    assert all((tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+
+
+def test_the_estimates_of_dbw_are_kept_and_of_a_long_run_evenly_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial("dbw", 0)
+    every = run_trial(COMPARISON, trial).choices
+    assert len(every) > 20 and all(1 <= each.k <= 3 and each.time > 0 for each in every)
+    assert all(None not in (each.variance, each.squared_norm, each.smoothness) for each in every)
+    monkeypatch.setattr("paceline.experiment.comparison.MOST_CHOICES", 8)
+    some = run_trial(COMPARISON, trial).choices
+    assert 3 < len(some) <= 8 and some in [every[::step] for step in (2, 4, 8, 16)]
+    assert run_trial(COMPARISON, Trial("bsp", 0)).choices == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -98,6 +135,9 @@ def test_the_command_prints_a_table_draws_plots_and_gives_the_same_again(
         (["--intervals", "1,2", "--tune-lr", "0,1"], "--tune-lr: must be numbers above 0"),
         (["--intervals", "1,2", "--target-accuracy", "2"], "--target-accuracy 2: must be above 0 and at most 1"),
         (["--policy", "bsp"], "give the workers exactly one way"),
+        (["--workers", "2xfast"], "--workers 2xfast: must be a number, or groups with their times: 3x1.0,1x4.0"),
+        (["--workers", "2x1,1x2", "--intervals", "1,2"], "--workers and --intervals both give the times"),
+        (["--intervals", "1,2", "--format", "gif"], "--format gif: must be svg or png"),
         (["--intervals", "1,2", "--policy", "backup:k=3"], "k=3 gradients per update need at least 3 workers"),
         (["--intervals", "1,2", "--model", "gpt"], "unknown model 'gpt'"),
     ],

@@ -7,7 +7,9 @@ was. Trials run in several processes, each in one thread; what they find does no
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -195,13 +197,25 @@ def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) ->
         yield from (run_trial(comparison, trial) for trial in trials)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(trials)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(processes, len(trials)), context, initializer=_die_with_parent) as pool:
         try:
             for future in as_completed([pool.submit(run_trial, comparison, trial) for trial in trials]):
                 yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _die_with_parent() -> None:
+    """Whoever is killed leaves nothing running: a process of the pool would finish its trial first."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _resume(path: Path, comparison: Comparison) -> list[Outcome]:
