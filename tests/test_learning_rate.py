@@ -44,6 +44,14 @@ def test_a_rate_that_suits_bsp_does_not_diverge_under_any_policy(policy: str) ->
     assert final_loss(policy) < BEGINS_AT / 20
 
 
+@pytest.mark.parametrize("policy", ["asp", "ssp", "elastic-bsp", "buffered"])
+def test_the_last_gradients_of_a_run_which_are_the_stalest_do_not_spoil_it(policy: str) -> None:
+    # When the work runs out the fast ones leave; what the slow ones still bring is no whole round of the group.
+    result = train_virtually(task(RATE), policy, GROUP, epochs=2, evaluate_every=512)
+    losses = [each.figures["loss"] for each in result.evaluations]
+    assert losses[-1] < 1.2 * min(losses)
+
+
 def test_without_the_rule_asynchronous_models_diverge_at_that_rate() -> None:
     begins_at = task(RATE).evaluate(task(RATE).model.state_dict())["loss"]
     assert begins_at > BEGINS_AT

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Statistics
+from paceline.core.messages import AT_THE_END, ApplyUpdate, DiscardGradient, Gradient, Statistics
 from paceline.training.aggregation import Aggregation, Arrived
 from paceline.training.checkpoint import load_state, save_state
 from paceline.training.data import WorkLedger, order_of
@@ -182,9 +182,28 @@ def test_a_round_is_one_batch_of_everybody_and_who_has_not_pushed_counts_as_the_
     aggregation.apply(ApplyUpdate((small,)))  # 2 of (6 + 2) / 2 * 4
     assert aggregation.store.flat.tolist() == [-0.125, -0.125]
     for gone in (0, 2, 3):
-        aggregation.leave(gone)
+        aggregation.leave(gone, "failed")
     aggregation.apply(ApplyUpdate((large,)))  # 6 of 2: never more than a round
     assert aggregation.store.flat.tolist() == [-1.125, -1.125]
+
+
+@pytest.mark.parametrize("reason", AT_THE_END)
+def test_a_round_stays_what_it_was_when_only_the_work_runs_out(reason: str) -> None:
+    aggregation = Aggregation(sgd(), statistics=False)
+    pushed = [arrive(aggregation, worker, 1, torch.ones(2), samples=4) for worker in range(4)]
+    for worker in range(3):
+        aggregation.apply(ApplyUpdate((pushed[worker],)))
+        aggregation.leave(worker, reason)
+    aggregation.apply(ApplyUpdate((pushed[3],)))  # the stalest of all, and still a quarter of a round
+    assert aggregation.store.flat.tolist() == [-1.0, -1.0]
+    aggregation.enter(4)  # work came back to one of the three
+    again = arrive(aggregation, 4, 1, torch.ones(2), samples=4)
+    aggregation.apply(ApplyUpdate((again,)))
+    assert aggregation.store.flat.tolist() == [-1.25, -1.25]
+    aggregation.leave(3, "failed")  # this one makes the group smaller
+    last = arrive(aggregation, 4, 2, torch.ones(2), samples=4)
+    aggregation.apply(ApplyUpdate((last,)))
+    assert aggregation.store.flat.tolist() == pytest.approx([-1.25 - 1 / 3] * 2)
 
 
 def test_what_the_last_worker_left_behind_is_measured_by_the_last_round_that_there_was() -> None:
@@ -192,8 +211,8 @@ def test_what_the_last_worker_left_behind_is_measured_by_the_last_round_that_the
     first = arrive(aggregation, 0, 1, torch.ones(2), samples=4)
     second = arrive(aggregation, 1, 1, torch.ones(2), samples=4)
     aggregation.apply(ApplyUpdate((first,)))
-    aggregation.leave(0)
-    aggregation.leave(1)
+    aggregation.leave(0, "failed")
+    aggregation.leave(1, "failed")
     aggregation.apply(ApplyUpdate((second,)))
     assert aggregation.store.flat.tolist() == [-1.0, -1.0]
 
@@ -215,14 +234,14 @@ def test_a_worker_that_leaves_gives_back_what_it_was_at_and_keeps_what_it_pushed
     slot = torch.ones(2)
     pushed = arrive(aggregation, 0, 1, slot)
     ledger.lease(0, 2)
-    aggregation.leave(0)
+    aggregation.leave(0, "failed")
     slot.fill_(100.0)  # its process came back
     assert ledger.leased_by(0) == 0 and ledger.outstanding == 1
     again = ledger.lease(1, 9)
     assert again is not None and (again.begin, again.end) == (2, 4)
     aggregation.apply(ApplyUpdate((pushed,)))
     assert ledger.applied == 2 and aggregation.store.flat.tolist() == [-1.0, -1.0]
-    aggregation.leave(7)  # who never pushed
+    aggregation.leave(7, "failed")  # who never pushed
 
 
 def test_the_samples_of_a_discarded_gradient_go_back_or_are_counted_where_nobody_can_give_them_back() -> None:

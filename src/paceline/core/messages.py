@@ -31,10 +31,15 @@ class Statistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     variance: float | None = None  # sum of |g_i - mean|^2 / (k - 1); None for a single gradient
     loss: float | None = None
     learning_rate: float | None = None  # of a full round, as the optimizer has it now, momentum included
+    lr_scaling: str | None = None  # how the rate follows an update's share of a round: linear, sqrt, none
 
 
 class WorkerJoined(msgspec.Struct, frozen=True, tag=True, gc=False):
     worker: int
+
+
+NO_WORK_LEFT, FINISHED = "no work left", "finished"
+AT_THE_END = (NO_WORK_LEFT, FINISHED)  # reasons of leaving that only mean that the run comes to its end
 
 
 class WorkerLeft(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -6,6 +6,7 @@ was. Trials run in several processes, each in one thread; what they find does no
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import statistics
@@ -100,6 +101,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     """One policy, one seed, one learning rate. A run that diverges is an outcome, not an error."""
+    try:
+        return _run_trial(comparison, trial)
+    finally:
+        gc.collect()  # a simulator and its driver hold each other, and a data set with them
+
+
+def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     import torch
     from torch.utils.data import Subset
 

@@ -54,9 +54,9 @@ class _Follower:
         match record.event:
             case GradientArrived():
                 self._arrive(record.event)
-            case WorkerLeft(worker):
+            case WorkerLeft(worker, reason):
                 self._held.pop(worker, None)
-                self._aggregation.leave(worker)
+                self._aggregation.leave(worker, reason)
             case _:
                 pass
         for command in record.commands:

@@ -12,14 +12,13 @@ import msgspec
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import TraceError
-from paceline.core.messages import GradientArrived, InterruptWorker, SendParameters, WorkerLeft
+from paceline.core.messages import AT_THE_END, GradientArrived, InterruptWorker, SendParameters, WorkerLeft
 from paceline.experiment.simulation import policy_for
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.trace import Record, Trace
 from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
 from paceline.runtimes.speeds import Recorded
 
-ENDED = ("no work left", "finished")  # reasons of leaving that only mean that the run came to its end
 AS_GOOD_AS_THE_BEST = 0.95
 
 
@@ -39,7 +38,7 @@ def recorded_workers(records: Iterable[Record]) -> dict[int, Recording]:
         match record.event:
             case GradientArrived(gradient) if gradient.worker in since:
                 found[gradient.worker].times.append(record.now - since.pop(gradient.worker))
-            case WorkerLeft(worker, reason) if worker in found and reason not in ENDED:
+            case WorkerLeft(worker, reason) if worker in found and reason not in AT_THE_END:
                 found[worker].left_at = record.now
             case _:
                 pass

@@ -9,7 +9,7 @@ Readings, each a parameter where both make sense:
 - The estimates behind G are means over the last `window` updates (5 in the paper; longer is calmer).
 - `loss_rule`: when the loss rose by more than 1 % the next k is at least one more.
 - `rate`: the learning rate is the same for every k (`fixed`, the paper) or grows with k up to `learning_rate` for a
-  full round (`proportional`, what paceline's linear scaling does).
+  full round (`proportional`). `auto` takes what the run says: lr_scaling none, linear or sqrt.
 - `blind`: ignore the gain and maximise k / T(h, k), the paper's baseline. It needs no gradient statistics.
 Without statistics (a run that only keeps time) a DBW that is not blind can estimate no gain, and waits for all.
 """
@@ -29,6 +29,7 @@ from paceline.policies.fresh import FreshGradients
 from paceline.policies.gain_model import GainModel
 from paceline.policies.time_model import TimeModel
 
+RATES = {"auto": None, "proportional": "linear", "fixed": "none"}
 ITERATIONS = 256  # versions whose late gradients still teach the time model
 
 
@@ -39,7 +40,7 @@ class DBW(FreshGradients):
     paper = "Xu et al. 2020, arXiv 2004.14696"
 
     learning_rate: float = parameter(0.05, "eta for a full round, where the optimizer's own rate is not known", above=0)
-    rate: str = parameter("proportional", "how the learning rate depends on k", choices=("proportional", "fixed"))
+    rate: str = parameter("auto", "how the learning rate depends on k", choices=tuple(RATES))
     window: int = parameter(5, "updates over which V, N and L are averaged", least=1)
     loss_rule: bool = parameter(True, "wait for one more after the loss rose by more than 1 %")
     blind: bool = parameter(False, "maximise k / T(h, k), whatever the gain")
@@ -49,7 +50,7 @@ class DBW(FreshGradients):
         self._k: int | None = None  # None: all
         self._iterations: OrderedDict[int, list[float]] = OrderedDict()  # version -> beginning, h, gradients so far
         self._time = TimeModel(self.memory)
-        self._gain = GainModel(self.learning_rate, self.rate == "proportional", self.window)
+        self._gain = GainModel(self.learning_rate, RATES[self.rate], self.window)
 
     @property
     def wants_statistics(self) -> bool:

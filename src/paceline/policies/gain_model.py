@@ -20,12 +20,15 @@ import numpy.typing as npt
 from paceline.core.messages import Statistics
 
 LEAST_SMOOTHNESS = 1e-6
+EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}  # of the share of a round in the learning rate
 
 
 class GainModel:
-    def __init__(self, learning_rate: float, proportional: bool, window: int) -> None:
+    def __init__(self, learning_rate: float, scaling: str | None, window: int) -> None:
+        """`scaling`: how the rate follows the share of a round; None: as the run says, or linear."""
         self._learning_rate = learning_rate
-        self._proportional = proportional
+        self._follows_run = scaling is None
+        self._scaling = scaling or "linear"
         self.variance: deque[float] = deque(maxlen=window)
         self.norm: deque[float] = deque(maxlen=window)
         self.smoothness: deque[float] = deque(maxlen=window)
@@ -35,13 +38,15 @@ class GainModel:
     def eta(self, k: npt.ArrayLike, workers: int) -> npt.NDArray[np.float64]:
         """The learning rate of an update of k gradients."""
         share = np.minimum(1.0, np.asarray(k, dtype=float) / workers)
-        return self._learning_rate * (share if self._proportional else np.ones_like(share))
+        return self._learning_rate * share ** EXPONENTS[self._scaling]
 
     def observe(self, seen: Statistics, workers: int) -> None:
         """Learn from one update in a group of this size."""
         self.loss_rose = False
         if seen.learning_rate is not None:
             self._learning_rate = seen.learning_rate
+        if self._follows_run and seen.lr_scaling in EXPONENTS:
+            self._scaling = seen.lr_scaling
         if seen.variance is not None:
             self.variance.append(seen.variance)
         if not self.variance or seen.loss is None or workers == 0:
@@ -51,7 +56,7 @@ class GainModel:
         self.norm.append(norm)
         if self._last is not None:
             loss, eta, last_norm, last_noise = self._last
-            self.loss_rose = seen.loss > 1.01 * loss
+            self.loss_rose = seen.loss - loss > 0.01 * abs(loss)
             below = eta**2 * (last_norm + last_noise)
             if below > 0:
                 self.smoothness.append(2 * (seen.loss - loss + eta * last_norm) / below)

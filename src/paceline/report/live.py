@@ -11,14 +11,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paceline.core.messages import WorkerLeft
+from paceline.core.messages import AT_THE_END, WorkerLeft
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.recording.trace import Record
 from paceline.report.gantt import COMPUTING, STYLES, WAITING
 from paceline.report.tables import percent
 
-EXPECTED = ("finished", "no work left")  # reasons of leaving that need no word
 BAR = 24  # cells
 MOST_WORKERS = 16
 LINE_EVERY = 10.0  # seconds between two plain lines
@@ -106,7 +105,7 @@ class PlainLines:
 def loss_of_a_worker(record: Record) -> str:
     """In words, if somebody left who was not expected to."""
     match record.event:
-        case WorkerLeft(worker, reason) if reason not in EXPECTED:
+        case WorkerLeft(worker, reason) if reason not in AT_THE_END:
             return f"worker {worker} left after {record.now:.1f} s: {reason}"
         case _:
             return ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Statistics
+from paceline.core.messages import AT_THE_END, ApplyUpdate, DiscardGradient, Gradient, Statistics
 from paceline.training.data import Unit, WorkLedger
 from paceline.training.parameters import Contribution, ParameterStore
 
@@ -35,6 +35,7 @@ class Aggregation:
     _arrived: dict[Gradient, Arrived] = field(default_factory=dict)
     _members: dict[int, None] = field(default_factory=dict)
     _batches: dict[int, int] = field(default_factory=dict)  # each member's latest batch
+    _absent: list[int] = field(default_factory=list)  # the latest batches of those who have no work left
     _samples: int = 0  # in all of these
     _round: float = 1.0
 
@@ -49,6 +50,8 @@ class Aggregation:
 
     def enter(self, worker: int) -> None:
         """The worker holds parameters: from its first pull on it counts as a member."""
+        if worker not in self._members and self._absent:
+            self._batches[worker] = self._absent.pop()  # somebody who had no work is back, under another id
         self._members[worker] = None
 
     def move_aside(self, gradient: Gradient) -> None:
@@ -57,10 +60,18 @@ class Aggregation:
         if arrived is not None:
             arrived.gradient = arrived.gradient.clone()
 
-    def leave(self, worker: int) -> None:
-        """The worker is gone, and its next batches with it. What it pushed keeps its units until its fate is known."""
-        self._samples -= self._batches.pop(worker, 0)
+    def leave(self, worker: int, reason: str) -> None:
+        """The worker is gone, and its next batches with it. What it pushed keeps its units until its fate is known.
+
+        At the end of a run the group does not become smaller, only its work runs out: a round is what it was. Otherwise
+        the last gradients, which are the stalest, would be whole rounds of their own, at the full learning rate.
+        """
+        batch = self._batches.pop(worker, 0)
         self._members.pop(worker, None)
+        if reason in AT_THE_END and batch:
+            self._absent.append(batch)
+        else:
+            self._samples -= batch
         for gradient in self._arrived:
             if gradient.worker == worker:
                 self.move_aside(gradient)  # its process may come back, under another id
@@ -86,7 +97,8 @@ class Aggregation:
         When the last one has left, what it left behind is measured by the last round that there was.
         """
         if self._batches and self._members:
-            self._round = self._samples / len(self._batches) * len(self._members)
+            average = self._samples / (len(self._batches) + len(self._absent))
+            self._round = average * (len(self._members) + len(self._absent))
         return self._round
 
     def discard(self, command: DiscardGradient) -> None:

@@ -95,14 +95,14 @@ class Learner:
         units = self._aggregation.arrive(gradient, Arrived(flat, samples, loss, norm), 1)
         return GradientArrived(gradient, holds.number, samples, loss, units_as_numbers(units))
 
-    def leave(self, worker: int) -> None:
+    def leave(self, worker: int, reason: str) -> None:
         state = self._workers.pop(worker, None)
         if state is not None:
             state.holds.holders -= 1
             self._gone[worker] = state
             if state.part is not None:
                 self.ledger.abandon(state.part)
-            self._aggregation.leave(worker)
+            self._aggregation.leave(worker, reason)
 
     @property
     def work_came_back(self) -> bool:

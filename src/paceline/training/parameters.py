@@ -116,6 +116,7 @@ class ParameterStore:
             variance=max(0.0, spread) / free if free > 0 else None,
             loss=sum(losses) / len(losses) if losses else None,
             learning_rate=self.step_size,
+            lr_scaling=self._lr_scaling,
         )
 
     @property

@@ -15,6 +15,7 @@ from paceline.runtimes.pace import Slowdown
 
 WORKERS = 16
 STATIC = [f"backup:k={k}" for k in range(1, WORKERS + 1)]
+DBW = ["dbw", "dbw:window=20,loss_rule=false"]
 BLIND = "dbw:blind=true"
 TARGET = 0.82
 SLOWER = 5.0
@@ -28,14 +29,6 @@ class Case:
     rate: str  # fixed or proportional
     duration: float
     slow_from: float | None = None
-
-    @property
-    def dbw(self) -> list[str]:
-        return [f"dbw:rate={self.rate}", f"dbw:rate={self.rate},window=20,loss_rule=false"]
-
-    @property
-    def policies(self) -> list[str]:
-        return [*STATIC, *self.dbw, BLIND]
 
 
 CASES = (
@@ -73,13 +66,13 @@ class Result:
 
     @property
     def best_dbw(self) -> str:
-        return min(self.case.dbw, key=self.time)
+        return min(DBW, key=self.time)
 
 
 def dbw_static(asked: Asked) -> Page:
     results = []
     for case in CASES:
-        outcomes = asked.run(case.part, _comparison(case, asked), asked.trials(case.policies))
+        outcomes = asked.run(case.part, _comparison(case, asked), asked.trials([*STATIC, *DBW, BLIND]))
         results.append(Result(case, outcomes, rows_by_policy(outcomes, TARGET)))
     return Page(
         "DBW against every static number of backup workers",
@@ -98,7 +91,7 @@ def dbw_static(asked: Asked) -> Page:
 
 def _claims(results: list[Result]) -> list[Claim]:
     factors = {result.case.part: result.beside(result.best_static, result.best_dbw) for result in results}
-    printed = {result.case.part: result.beside(result.best_static, result.case.dbw[0]) for result in results}
+    printed = {result.case.part: result.beside(result.best_static, DBW[0]) for result in results}
     blind = {result.case.part: result.beside(BLIND, result.best_dbw) for result in results}
     best = {result.case.part: result.best_static.removeprefix("backup:") for result in results}
     changing = results[-1]
@@ -130,8 +123,8 @@ def _claims(results: list[Result]) -> list[Claim]:
         ),
         Claim(
             "when half of the workers slow down in mid-run DBW adapts: it beats the k that was best before",
-            f"{before.best_static} then takes {seconds(held)}, DBW {seconds(changing.time(changing.case.dbw[0]))},"
-            f" calmer {seconds(changing.time(changing.case.dbw[1]))}: {ratio(held, changing.time(changing.best_dbw))}",
+            f"{before.best_static} then takes {seconds(held)}, DBW {seconds(changing.time(DBW[0]))},"
+            f" calmer {seconds(changing.time(DBW[1]))}: {ratio(held, changing.time(changing.best_dbw))}",
             held > changing.time(changing.best_dbw),
         ),
     ]
@@ -139,15 +132,7 @@ def _claims(results: list[Result]) -> list[Claim]:
 
 def _summary(results: list[Result]) -> Section:
     headings = ["policy", *(result.case.part for result in results)]
-    lines = [(name, [name] * len(results)) for name in (*STATIC, BLIND)]
-    lines += [
-        (label, [result.case.dbw[number] for result in results])
-        for number, label in enumerate(("dbw", "dbw, window=20, loss_rule=false"))
-    ]
-    cells = [
-        [label, *(_with_mark(result, name) for result, name in zip(results, names, strict=True))]
-        for label, names in lines
-    ]
+    cells = [[name, *(_with_mark(result, name) for result in results)] for name in (*STATIC, BLIND, *DBW)]
     return Section(f"Time to {TARGET:.0%}", "The best of each column in bold.", headings, cells)
 
 
@@ -161,7 +146,7 @@ def _section(result: Result, folder: Path) -> Section:
     case = result.case
     times: Curve = [(k, result.time(name)) for k, name in enumerate(STATIC, 1) if result.time(name) < float("inf")]
     across: dict[str, list[Curve]] = {"static k": [times]}
-    for name in (*case.dbw, BLIND):
+    for name in (*DBW, BLIND):
         if result.time(name) < float("inf"):
             across[name] = [[(1, result.time(name)), (WORKERS, result.time(name))]]
     over_k, estimates = folder / f"{case.part}-times.svg", folder / f"{case.part}-estimates.svg"

@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.core.messages import Gradient, GradientArrived, WorkerJoined, WorkerLeft
+from paceline.core.messages import FINISHED, NO_WORK_LEFT, Gradient, GradientArrived, WorkerJoined, WorkerLeft
 from paceline.recording.progress_log import Watcher
 from paceline.runtimes.driver import Driver, Observer
 from paceline.runtimes.local.channel import ClosedError, ShortWait
@@ -185,7 +185,7 @@ class LocalServer:
             case Enter():
                 self._enter(seat, message)
             case Finished():
-                self._lose(seat, "finished")
+                self._lose(seat, FINISHED)
             case Failed(problem, wrong_input):
                 raise ConfigurationError(problem) if wrong_input else WorkerFailedError(problem)
             case _:
@@ -273,7 +273,7 @@ class LocalServer:
             # It leaves the group, so that nobody waits for it, but its process stays: work may come back.
             seat.parked = True
             self._parked.append(seat)
-            self._leave(seat, "no work left")
+            self._leave(seat, NO_WORK_LEFT)
 
     def _open_ledger(self, aggregation: Aggregation, work: Work) -> None:
         workers = len(self.active)
@@ -314,7 +314,7 @@ class LocalServer:
         worker, seat.worker = seat.worker, None
         if worker is None:
             return
-        self.port.leave(worker)
+        self.port.leave(worker, reason)
         self._driver.deliver(WorkerLeft(worker, reason), self.now)
 
     def _lose(self, seat: Seat, reason: str) -> None:
@@ -330,7 +330,7 @@ class LocalServer:
         self._leave(seat, reason)
         if seat.leaving:
             return
-        if reason != "finished":
+        if reason != FINISHED:
             self._mourn(seat, reason)
         elif aggregation is None:
             raise WorkerFailedError(

@@ -88,10 +88,10 @@ class StorePort:
         if seat.worker is not None:  # who was sent away gave its units back
             self.aggregation.drop(seat.worker, samples, units)
 
-    def leave(self, worker: int) -> None:
+    def leave(self, worker: int, reason: str) -> None:
         assert self.aggregation is not None
         del self.members[worker]
-        self.aggregation.leave(worker)
+        self.aggregation.leave(worker, reason)
 
     # -- the model --
 

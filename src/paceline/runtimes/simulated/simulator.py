@@ -16,6 +16,7 @@ from typing import Protocol
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import (
+    NO_WORK_LEFT,
     ApplyUpdate,
     DiscardGradient,
     Gradient,
@@ -61,7 +62,7 @@ class Learner(Protocol):
 
     def discard(self, command: DiscardGradient) -> None: ...
 
-    def leave(self, worker: int) -> None: ...
+    def leave(self, worker: int, reason: str) -> None: ...
 
     @property
     def work_came_back(self) -> bool:
@@ -149,7 +150,7 @@ class Simulator:
                 self._leave(worker, "failed")
             elif happening is Happening.IDLE:
                 self._idle.append(workers[worker])
-                self._leave(worker, "no work left")
+                self._leave(worker, NO_WORK_LEFT)
             else:
                 self._driver.wake(time)
         return self.now
@@ -161,7 +162,7 @@ class Simulator:
     def _leave(self, worker: int, reason: str) -> None:
         self._workers[worker].plan += 1
         if self._learner is not None:
-            self._learner.leave(worker)
+            self._learner.leave(worker, reason)
         self._driver.deliver(WorkerLeft(worker, reason), self.now)
         self._employ_the_idle()
 
