@@ -13,7 +13,7 @@ from paceline.cli import main
 from paceline.experiment.comparison import Comparison, Outcome, Trial, run_trials
 from paceline.experiment.reproduction import EXPERIMENTS, Asked
 from paceline.experiment.reproduction.asking import ratio, reached_by_all, rows_by_policy, seconds
-from paceline.experiment.reproduction.page import Claim, Page, Section, table
+from paceline.experiment.reproduction.page import Claim, Page, Section, index, table
 
 TRACE = "worker,iteration,seconds\n" + "".join(
     f"{worker},{iteration},{1 + 0.5 * ((worker + iteration) % 3) + worker}\n"
@@ -121,6 +121,17 @@ def test_pictures_are_linked_from_where_the_page_is(tmp_path: Path) -> None:
     section = Section("h", pictures=[("what", tmp_path / "results" / "deep" / "a.svg")])
     text = Page("t", "p", "s", [Claim("c", "s", True)], [section]).markdown("do it", 2, tmp_path / "results")
     assert "![what](deep/a.svg)" in text and "seeds 0, 1" in text and "do it" in text
+
+
+def test_the_index_names_every_page_and_its_verdict(tmp_path: Path) -> None:
+    for name, holds in (("one", True), ("two", False)):
+        page = Page(f"About {name}", "p", "s", [Claim("c", "s", holds)])
+        (tmp_path / f"{name}.md").write_text(page.markdown("", 1, tmp_path))
+    (tmp_path / "README.md").write_text(index(tmp_path))
+    text = index(tmp_path)  # which is not a page about an experiment itself
+    assert "| [one](one.md) | About one | reproduced | 1 of 1 claims hold here. |" in text
+    assert "| [two](two.md) | About two | not reproduced | 0 of 1 claims hold here. |" in text
+    assert "README.md" not in text and text.count("\n|") == 4
 
 
 def test_words_for_times_that_never_come() -> None:

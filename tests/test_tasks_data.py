@@ -458,7 +458,11 @@ def size(name: str, shape: tuple[int, int, int]) -> int:
 
 def test_the_sizes_of_the_models() -> None:
     assert size("resnet20", (3, 32, 32)) == 269_722  # "0.27M" in He et al. 2015, table 6
+    assert size("resnet110", (3, 32, 32)) == 1_727_962  # "1.7M"
     assert size("cnn", (1, 28, 28)) == 20_490
+    assert size("lenet", (1, 28, 28)) == 26 * 32 + (25 * 32 + 1) * 64 + (64 * 49 + 1) * 512 + 513 * 10
+    convolutions = 76 * 32 + (25 * 32 + 1) * 64 + (9 * 64 + 1) * 128
+    assert size("alexnet", (3, 32, 32)) == convolutions + (128 * 16 + 1) * 256 + 257 * 10
     assert size("mlp", (1, 8, 8)) == 65 * 128 + 129 * 10
 
 

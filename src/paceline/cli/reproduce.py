@@ -34,7 +34,7 @@ def reproduce_command(
 
     What is finished is kept: an interrupted experiment goes on where it was.
     """
-    from paceline.experiment.reproduction import EXPERIMENTS, Asked  # numpy and torch take a while to import
+    from paceline.experiment.reproduction import EXPERIMENTS, Asked, index  # torch takes a while to import
 
     console = output()
     if name == "list":
@@ -60,6 +60,7 @@ def reproduce_command(
     command += ["--trace", trace.name] if trace is not None else []
     path = folder.with_suffix(".md")
     path.write_text(page.markdown(shlex.join(command), runs, out))
+    (out / "README.md").write_text(index(out))
     for claim in page.claims:
         console.print(f"{'yes' if claim.holds else 'no ':<4}{claim.text}", highlight=False, markup=False)
         console.print(f"    {claim.seen}", style="dim", highlight=False, markup=False)

@@ -34,16 +34,17 @@ def mlp(shape: tuple[int, int, int], classes: int) -> nn.Module:
     )
 
 
+def _stage(channels: int, width: int, kernel: int) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """A convolution and pooling, which halves the image."""
+    return nn.Conv2d(channels, width, kernel, padding=kernel // 2), nn.ReLU(), nn.MaxPool2d(2)
+
+
 def cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
     """Two convolutions, each with pooling, and a linear layer. No BatchNorm, so its parameters are all its state."""
     channels, height, width = shape
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_stage(channels, 16, 3),
+        *_stage(16, 32, 3),
         nn.Flatten(),
         nn.Linear(32 * (height // 4) * (width // 4), classes),
     )
@@ -53,12 +54,8 @@ def lenet(shape: tuple[int, int, int], classes: int) -> nn.Module:
     """Two convolutions with pooling and two linear layers, as in the experiments with MNIST of the DBW paper."""
     channels, height, width = shape
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_stage(channels, 32, 5),
+        *_stage(32, 64, 5),
         nn.Flatten(),
         nn.Linear(64 * (height // 4) * (width // 4), 512),
         nn.ReLU(),
@@ -70,15 +67,9 @@ def alexnet(shape: tuple[int, int, int], classes: int) -> nn.Module:
     """Three convolutions with pooling and two linear layers: what the papers of DSSP and ElasticBSP call AlexNet."""
     channels, height, width = shape
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(64, 128, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_stage(channels, 32, 5),
+        *_stage(32, 64, 5),
+        *_stage(64, 128, 3),
         nn.Flatten(),
         nn.Linear(128 * (height // 8) * (width // 8), 256),
         nn.ReLU(),

@@ -8,7 +8,7 @@ from paceline.experiment.reproduction.asking import Asked, Experiment
 from paceline.experiment.reproduction.dbw_static import dbw_static
 from paceline.experiment.reproduction.dssp_table import dssp_table
 from paceline.experiment.reproduction.elasticbsp_curves import elasticbsp_curves
-from paceline.experiment.reproduction.page import Page
+from paceline.experiment.reproduction.page import Page, index
 from paceline.experiment.reproduction.recorded_trace import recorded_trace
 from paceline.experiment.reproduction.search_times import search_times
 
@@ -27,4 +27,4 @@ EXPERIMENTS: dict[str, Entry] = {
     "trace": Entry(recorded_trace, "all policies on recorded iteration times", 3),
 }
 
-__all__ = ["EXPERIMENTS", "Asked", "Entry", "Page"]
+__all__ = ["EXPERIMENTS", "Asked", "Entry", "Page", "index"]

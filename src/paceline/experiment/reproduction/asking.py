@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from paceline.experiment.comparison import Comparison, Outcome, Row, Trial, row_of
 from paceline.experiment.reproduction.page import Page
+from paceline.experiment.simulation import Simulation
 
 Runner: TypeAlias = Callable[[str, Comparison, Sequence[Trial]], list[Outcome]]
 
@@ -26,6 +27,27 @@ class Asked:
 
     def trials(self, policies: Sequence[str], factor: float = 1.0) -> list[Trial]:
         return [Trial(policy, seed, factor) for seed in range(self.seeds) for policy in policies]
+
+
+SMALL = (
+    "Scaled down: a CNN of 20,490 parameters on Fashion-MNIST, batch 64, plain SGD with a rate of 0.3 per round,"
+    " 2 epochs, evaluated every 5,000 samples on the first 2,000 test pictures."
+)
+
+
+def small_comparison(simulation: Simulation, data: str | None) -> Comparison:
+    """What SMALL says. The rate is the largest of 0.1, 0.3 and 1 at which BSP learns."""
+    return Comparison(
+        "fashion-mnist",
+        simulation,
+        2,
+        data,
+        "cnn",
+        learning_rate=0.3,
+        momentum=0.0,
+        evaluate_every=5_000,
+        test_samples=2_000,
+    )
 
 
 Experiment: TypeAlias = Callable[[Asked], Page]

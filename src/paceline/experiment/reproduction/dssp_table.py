@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
 from paceline.experiment.pictures import draw_comparison
-from paceline.experiment.reproduction.asking import Asked, mean_time, reached_by_all, rows_by_policy, seconds
+from paceline.experiment.reproduction.asking import (
+    SMALL,
+    Asked,
+    mean_time,
+    reached_by_all,
+    rows_by_policy,
+    seconds,
+    small_comparison,
+)
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.simulation import Simulation
 from paceline.report.tables import learning_cells
@@ -115,23 +123,10 @@ def _comparison(asked: Asked) -> Comparison:
     data = None if asked.data is None else str(asked.data)
     if asked.full:
         return Comparison("cifar10", simulation, 300, data, "resnet110", batch_size=128, evaluate_every=50_000)
-    return Comparison(
-        "fashion-mnist",
-        simulation,
-        2,
-        data,
-        "cnn",
-        learning_rate=0.3,
-        momentum=0.0,
-        evaluate_every=5_000,
-        test_samples=2_000,
-    )
+    return small_comparison(simulation, data)
 
 
 def _size(comparison: Comparison) -> str:
     if comparison.task == "cifar10":
         return "ResNet-110 on CIFAR-10 (the paper: CIFAR-100), batch 128, 300 epochs."
-    return (
-        "Scaled down: a CNN of 20,490 parameters on Fashion-MNIST, batch 64, plain SGD with a rate of 0.3 per round,"
-        " 2 epochs, evaluated every 5,000 samples on the first 2,000 test pictures."
-    )
+    return SMALL

@@ -70,6 +70,24 @@ class Page:
         return "\n\n".join(parts) + "\n"
 
 
+def index(folder: Path) -> str:
+    """A page about all pages in a folder: what each is about, and its verdict."""
+    cells = []
+    for path in sorted(folder.glob("*.md")):
+        lines = path.read_text().splitlines()
+        verdict = next((line for line in lines if line.startswith("**")), None)
+        if lines and lines[0].startswith("# ") and verdict is not None:
+            word, _, rest = verdict.lstrip("*").partition("**: ")
+            cells.append((f"[{path.stem}]({path.name})", lines[0].removeprefix("# "), word.lower(), rest))
+    headings = ("experiment", "what it is about", "verdict", "")
+    return (
+        "# Published experiments, run again\n\n"
+        "Each page is written by `paceline reproduce NAME`: what the paper claims, what we saw, tables, pictures, the"
+        " exact command. Whether a claim holds is computed from the results beside it. All are scaled down to about a"
+        f" quarter of an hour on two cores, as each page says.\n\n{table(headings, cells)}\n"
+    )
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """In Markdown; all columns but the first are set to the right if they hold figures."""
     aligned = [":--" if column == 0 or _is_text(rows, column) else "--:" for column in range(len(headings))]
