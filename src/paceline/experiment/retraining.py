@@ -83,8 +83,8 @@ class _Follower:
         flat = torch.empty_like(self.store.flat)
         parameters = list(views(self._versions[event.version], self.store.layout.parameters).values())
         units = units_from_numbers(event.units)
-        loss, norm = self._gradients.compute(parameters, self._buffers[worker], units, flat, worker)
-        self._aggregation.arrive(event.gradient, Arrived(flat, event.samples, loss, norm), 0)
+        loss = self._gradients.compute(parameters, self._buffers[worker], units, flat, worker)
+        self._aggregation.arrive(event.gradient, Arrived(flat, event.samples, loss), 0)
 
     def _keep_version(self) -> None:
         self._versions[self.store.version] = self.store.flat.clone()

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from paceline.core.errors import ConfigurationError
 from paceline.recording.timeline import Span
 
@@ -17,6 +19,7 @@ Curve: TypeAlias = Sequence[tuple[float, float]]
 # Colours that people who do not see all of them can tell apart (Okabe and Ito), then the same with dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 DASHES = ("-", "--", ":", "-.")
+MEAN_POINTS = 200
 COMPUTES, WAITS = "#009E73", "#E69F00"
 
 
@@ -30,11 +33,15 @@ def draw(
     target: float | None = None,
     logarithmic: bool = False,
 ) -> None:
-    """One colour per name, one line per seed."""
+    """One colour per name: the mean over its lines, and each of them faintly."""
     figure = _figure(7, 4.2)
     axes = figure.subplots()
     for number, (name, lines) in enumerate(curves.items()):
-        _draw_lines(axes, [line for line in lines if line], name, number)
+        drawn = [line for line in lines if line]
+        if len(drawn) > 1:
+            _draw_lines(axes, drawn, None, number, alpha=0.15)
+            drawn = [mean_curve(drawn)]
+        _draw_lines(axes, drawn, name, number)
     if target is not None:
         axes.axhline(target, color="#999999", linewidth=0.8, linestyle="--")
     axes.set(title=title, xlabel=across, ylabel=up)
@@ -87,12 +94,20 @@ def draw_gantt(groups: Mapping[str, Sequence[Sequence[Span]]], path: Path, *, ti
     _save(figure, path)
 
 
-def _draw_lines(axes: Any, lines: Sequence[Curve], name: str, number: int, **style: Any) -> None:
+def mean_curve(lines: Sequence[Curve]) -> Curve:
+    """The mean of several curves where all of them are, with straight lines between their points."""
+    begin, end = max(line[0][0] for line in lines), min(line[-1][0] for line in lines)
+    grid = np.linspace(begin, max(begin, end), MEAN_POINTS)
+    values = [np.interp(grid, [x for x, _ in line], [y for _, y in line]) for line in lines]
+    return list(zip(grid.tolist(), np.mean(values, axis=0).tolist(), strict=True))
+
+
+def _draw_lines(axes: Any, lines: Sequence[Curve], name: str | None, number: int, **given: Any) -> None:
+    colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+    style = {"color": colour, "linestyle": dashes, "linewidth": 1.4, "alpha": 0.9, **given}
     for line in lines:
         x, y = zip(*line, strict=True)
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-        label = name if line is lines[0] else None
-        axes.plot(x, y, color=colour, linestyle=dashes, label=label, linewidth=1.2, alpha=0.8, **style)
+        axes.plot(x, y, label=name if line is lines[0] else None, **style)
 
 
 def _figure(width: float, height: float) -> Any:

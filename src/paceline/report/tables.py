@@ -133,7 +133,7 @@ def learning_cells(
     lines = []
     headings = ["lr\nfactor"] if tuned else []
     if target is not None:
-        headings += [f"time to\n{percent(target)}", "\n+-", f"speed-up over\n{first.policy.partition(':')[0]}"]
+        headings += [f"time to\n{100 * target:g}%", "\n+-", f"speed-up over\n{first.policy.partition(':')[0]}"]
     headings += ["whole\nrun", "samples\nused", "time\nwaited", "mean\nstaleness", "final\naccuracy"]
     for row in rows:
         cells = [row.policy, *([f"{row.factor:g}"] if tuned else [])]

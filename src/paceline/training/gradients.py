@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.core.errors import PacelineError
 from paceline.training.data import Unit, fetch, order_of
-from paceline.training.layout import Layout, layout_of, squared_norm, views
+from paceline.training.layout import Layout, layout_of
 from paceline.training.parameters import OptimizerSpec, spec_of
 from paceline.training.task import Task
 
@@ -20,7 +20,7 @@ ORDERS_KEPT = 3  # epochs whose order is remembered, per part of the data
 
 
 class DivergedError(PacelineError):
-    """A gradient is not finite; the message names the worker and the parameter."""
+    """A loss is not finite; the message names the worker, and the parameter if it is its fault."""
 
 
 class Gradients:
@@ -43,10 +43,11 @@ class Gradients:
 
     def compute(
         self, parameters: Sequence[Tensor], buffers: dict[str, Tensor], units: Sequence[Unit], into: Tensor, worker: int
-    ) -> tuple[float, float]:
-        """The gradient of these units at these parameters goes into a flat tensor; returns loss and squared norm.
+    ) -> float:
+        """The gradient of these units at these parameters goes into a flat tensor; returns the loss.
 
-        `buffers` are used and changed as a worker's own model would.
+        `buffers` are used and changed as a worker's own model would. Only the loss is looked at: a gradient that is not
+        finite makes parameters of its kind, and they the next loss.
         """
         for parameter, given in zip(self._parameters, parameters, strict=True):
             parameter.data = given
@@ -54,15 +55,15 @@ class Gradients:
         for name, buffer in self.buffers.items():
             buffer.data = buffers[name]
         task, samples = self.task, len(self.task.train)
-        indices = torch.cat([self._order(samples, unit)[unit.begin : unit.end] for unit in units])
-        x, y = fetch(task.train, indices)
+        parts = [self._order(samples, unit)[unit.begin : unit.end] for unit in units]
+        x, y = fetch(task.train, parts[0] if len(parts) == 1 else torch.cat(parts))
         loss = task.loss(task.model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.cat([_gradient_of(each).reshape(-1) for each in self._parameters], out=into)
-        norm = squared_norm(into)
-        if not math.isfinite(norm):
-            self._refuse(worker, into)
-        return float(loss.detach()), norm
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            self._refuse(worker, parameters)
+        return value
 
     def _order(self, samples: int, unit: Unit) -> Tensor:
         key = (unit.epoch, unit.part)
@@ -72,10 +73,11 @@ class Gradients:
             self._orders[key] = order_of(samples, self._seed, unit.epoch, unit.part, unit.parts)
         return self._orders[key]
 
-    def _refuse(self, worker: int, flat: Tensor) -> None:
-        for name, part in views(flat, self.layout.parameters).items():
-            if not torch.isfinite(part).all():
-                raise DivergedError(f"worker {worker}: the gradient of {name!r} is not finite: the run diverged")
+    def _refuse(self, worker: int, parameters: Sequence[Tensor]) -> None:
+        named = zip((entry.name for entry in self.layout.parameters), parameters, strict=True)
+        spoilt = next((name for name, each in named if not torch.isfinite(each).all()), None)
+        because = "" if spoilt is None else f", nor is parameter {spoilt!r} that it was computed with"
+        raise DivergedError(f"worker {worker}: the loss is not finite{because}: the run diverged")
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:

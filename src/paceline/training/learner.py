@@ -89,10 +89,10 @@ class Learner:
         assert state.unit is not None
         flat = self._free.pop() if self._free else torch.empty_like(self.store.flat)
         holds = state.holds
-        loss, norm = self._gradients.compute(holds.parameters, state.buffers, [state.unit], flat, gradient.worker)
+        loss = self._gradients.compute(holds.parameters, state.buffers, [state.unit], flat, gradient.worker)
         self._lent[gradient] = flat
         samples = state.unit.samples
-        units = self._aggregation.arrive(gradient, Arrived(flat, samples, loss, norm), 1)
+        units = self._aggregation.arrive(gradient, Arrived(flat, samples, loss), 1)
         return GradientArrived(gradient, holds.number, samples, loss, units_as_numbers(units))
 
     def leave(self, worker: int, reason: str) -> None:
