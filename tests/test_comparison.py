@@ -12,6 +12,7 @@ import pytest
 from paceline.cli import main
 from paceline.experiment.comparison import Comparison, Outcome, Point, Trial, rows_of, run_trial, run_trials
 from paceline.experiment.simulation import Simulation
+from paceline.report.plots import mean_curve
 
 pytestmark = pytest.mark.slow
 GROUP = Simulation(intervals=(1.0, 1.2, 4.0))
@@ -56,6 +57,12 @@ def test_rows_take_the_best_learning_rate_and_say_never_where_a_seed_did_not_get
     assert bsp.times == [30.0, 20.0] and bsp.time == (25.0, pytest.approx(7.07, abs=0.01))
     assert asp.factor == 0.5 and asp.time == (10.0, 0.0) and asp.problems == []
     assert ssp.times == [10.0, None] and ssp.time is None
+
+
+def test_the_mean_of_curves_is_drawn_where_all_of_them_are() -> None:
+    mean = mean_curve([[(0.0, 0.0), (4.0, 4.0)], [(2.0, 0.0), (3.0, 1.0), (9.0, 1.0)]])
+    assert mean[0] == (2.0, 1.0) and mean[-1] == (4.0, 2.5)
+    assert mean_curve([[(1.0, 2.0)], [(1.0, 4.0)]])[0] == (1.0, 3.0)
 
 
 @pytest.fixture

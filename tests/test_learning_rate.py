@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -59,3 +60,17 @@ def test_without_the_rule_asynchronous_models_diverge_at_that_rate() -> None:
     assert not final_loss("bsp", "none", rate=1.5 * RATE) < BEGINS_AT
     with pytest.raises(DivergedError):
         final_loss("asp", "none")
+
+
+def test_a_gradient_that_is_not_finite_is_found_with_the_next_loss_and_the_parameter_is_named() -> None:
+    broken = replace(task(RATE), loss=lambda output, target: F.mse_loss(output, target) + (0 * output.sum()).sqrt())
+    with pytest.raises(
+        DivergedError, match=r"^worker 0: the loss is not finite, nor is parameter 'weight' that it was"
+    ):
+        train_virtually(broken, "bsp", Simulation(intervals=(1.0,)), epochs=1)
+
+
+def test_a_loss_that_is_not_finite_though_the_parameters_are_is_named_alone() -> None:
+    broken = replace(task(RATE), loss=lambda output, target: F.mse_loss(output, target) / 0.0)
+    with pytest.raises(DivergedError, match=r"^worker 0: the loss is not finite: the run diverged$"):
+        train_virtually(broken, "bsp", Simulation(intervals=(1.0,)), epochs=1)
