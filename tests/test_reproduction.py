@@ -137,7 +137,7 @@ def test_the_index_names_every_page_and_its_verdict(tmp_path: Path) -> None:
 def test_words_for_times_that_never_come() -> None:
     never = float("inf")
     assert seconds(never) == "never" and seconds(12.345) == "12.35 s" and ratio(10, 4) == "2.50x"
-    assert ratio(10, never) == "never got there" and ratio(never, 4) == "the other never got there"
+    assert ratio(10, never) == "never got there" and ratio(never, 4) == "which never got there"
 
 
 def test_levels_and_rows_come_from_the_outcomes() -> None:
@@ -180,3 +180,4 @@ def test_wrong_arguments_are_refused(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2 and message in capsys.readouterr().err
+    assert not (tmp_path / "docs").exists()

@@ -50,7 +50,6 @@ def reproduce_command(
         raise ConfigurationError(f"--trace is for the experiment trace, not for {name}")
     entry = EXPERIMENTS[name]
     folder = out / (f"{name}-full" if full else name)
-    _make(folder)
     runs = entry.seeds if seeds is None else seeds
     run = partial(_run, folder=folder, processes=processes or os.cpu_count() or 1)
     page = entry.run(Asked(full, runs, run, folder, data, trace))
@@ -81,10 +80,3 @@ def _run(part: str, comparison: Comparison, trials: list[Trial], *, folder: Path
                 raise
             download(comparison.task, tell=partial(print, file=sys.stderr))
     return run_with_progress(part, comparison, trials, folder / part, processes)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise ConfigurationError(f"{folder}: cannot be written: {problem.strerror}") from None

@@ -86,4 +86,4 @@ def ratio(slow: float, fast: float) -> str:
     """How many times as long the first takes."""
     if fast == float("inf"):
         return "never got there"
-    return "the other never got there" if slow == float("inf") else f"{slow / fast:.2f}x"
+    return "which never got there" if slow == float("inf") else f"{slow / fast:.2f}x"

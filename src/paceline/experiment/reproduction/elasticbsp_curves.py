@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
 from paceline.experiment.pictures import draw_comparison
 from paceline.experiment.reproduction.asking import (
@@ -60,27 +62,27 @@ def elasticbsp_curves(asked: Asked) -> Page:
 
 
 def _claims(rows: dict[str, Row]) -> list[Claim]:
+    """R is nobody's to tune: where one figure stands for ElasticBSP it is the mean over all R."""
     bsp, shared = rows["bsp"], rows[SHARED]
     elastic = [rows[name] for name in ELASTIC]
-    best = min(elastic, key=mean_time)
-    slowest = max(elastic, key=mean_time)
-    others = {name: rows[name] for name in OTHERS}
-    beaten = [name for name, row in others.items() if mean_time(best) < mean_time(row)]
-    gain = max(row.accuracy for row in elastic) - bsp.accuracy
-    gain_shared = max(row.accuracy for row in elastic) - shared.accuracy
-    times = ", ".join(f"{name} {seconds(mean_time(row))}" for name, row in others.items())
+    times = [mean_time(row) for row in elastic]
+    typical = statistics.mean(times)
+    accuracy = statistics.mean(row.accuracy for row in elastic)
+    others = {name: mean_time(rows[name]) for name in OTHERS}
+    listed = ", ".join(f"{name} {seconds(time)}" for name, time in others.items())
+    each = ", ".join(f"R={lookahead} {seconds(time)}" for lookahead, time in zip(LOOKAHEADS, times, strict=True))
+    gain, gain_shared = accuracy - bsp.accuracy, accuracy - shared.accuracy
     return [
         Claim(
             "ElasticBSP reaches BSP's accuracy sooner than BSP, whatever R",
-            f"BSP {seconds(mean_time(bsp))}; R={LOOKAHEADS[0]}..{LOOKAHEADS[-1]}:"
-            f" {seconds(mean_time(best))} to {seconds(mean_time(slowest))}",
-            mean_time(slowest) < mean_time(bsp),
+            f"BSP {seconds(mean_time(bsp))}; {each}",
+            max(times) < mean_time(bsp),
         ),
         Claim(
             f"{HEADLINE} times as fast as BSP to BSP's accuracy",
-            f"{ratio(mean_time(bsp), mean_time(best))} at a fair rate;"
-            f" against BSP at the shared rate {ratio(mean_time(shared), mean_time(best))}",
-            mean_time(bsp) / mean_time(best) >= HEADLINE,
+            f"{ratio(mean_time(bsp), typical)} at a fair rate, as the mean over R;"
+            f" against BSP at the shared rate {ratio(mean_time(shared), typical)}",
+            mean_time(bsp) / typical >= HEADLINE,
         ),
         Claim(
             "it ends at a higher accuracy than BSP (12.6 points for VGG-16)",
@@ -88,9 +90,15 @@ def _claims(rows: dict[str, Row]) -> list[Claim]:
             gain > 0.01,
         ),
         Claim(
-            "it is also sooner there than ASP, SSP and DSSP",
-            f"best R: {seconds(mean_time(best))}; {times}",
-            len(beaten) == len(others),
+            "it is also sooner there than SSP and DSSP",
+            f"{seconds(typical)} as the mean over R; {listed}",
+            all(typical < time for name, time in others.items() if name != "asp"),
+        ),
+        Claim(
+            "and sooner than ASP, whose gradients are staler",
+            f"{seconds(typical)} as the mean over R, ASP {seconds(others['asp'])}; mean staleness"
+            f" {statistics.mean(row.mean_staleness for row in elastic):.2f} and {rows['asp'].mean_staleness:.2f}",
+            typical < others["asp"],
         ),
     ]
 
