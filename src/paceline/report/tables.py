@@ -138,12 +138,17 @@ def learning_cells(
     for row in rows:
         cells = [row.policy, *([f"{row.factor:g}"] if tuned else [])]
         if target is not None:
-            cells += ["never", "-"] if row.time is None else [f"{row.time[0]:.4g}", f"{row.time[1]:.2g}"]
+            cells += ["never", "-"] if row.time is None else [f"{row.time[0]:.4g}", _rounded(row.time[1])]
             known = row.time is not None and first.time is not None and row.time[0] > 0
             cells.append(f"{first.time[0] / row.time[0]:.2f}x" if known else "-")  # type: ignore[index]
         cells += [f"{row.seconds:.4g}", f"{row.samples:,.0f}", percent(row.waiting_share)]
         lines.append([*cells, f"{row.mean_staleness:.2f}", f"{row.accuracy:.1%}"])
     return ["\npolicy", *headings], lines
+
+
+def _rounded(spread: float) -> str:
+    """Two digits, without an exponent for as long as that is readable."""
+    return f"{spread:.0f}" if 100 <= spread < 1e6 else f"{spread:.2g}"
 
 
 def _final(name: str, value: float | None) -> str:

@@ -17,7 +17,7 @@ from paceline.core.messages import ApplyUpdate, DiscardGradient, Gradient, Gradi
 from paceline.training.aggregation import Aggregation, Arrived
 from paceline.training.data import Unit, WorkLedger, units_as_numbers
 from paceline.training.gradients import Gradients
-from paceline.training.layout import average, views
+from paceline.training.layout import average, squared_norm, views
 from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
 from paceline.training.worker import seed_everything
@@ -92,7 +92,8 @@ class Learner:
         loss = self._gradients.compute(holds.parameters, state.buffers, [state.unit], flat, gradient.worker)
         self._lent[gradient] = flat
         samples = state.unit.samples
-        units = self._aggregation.arrive(gradient, Arrived(flat, samples, loss), 1)
+        norm = squared_norm(flat) if self._aggregation.statistics else None  # while it is in the cache
+        units = self._aggregation.arrive(gradient, Arrived(flat, samples, loss, norm), 1)
         return GradientArrived(gradient, holds.number, samples, loss, units_as_numbers(units))
 
     def leave(self, worker: int, reason: str) -> None:
