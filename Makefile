@@ -47,6 +47,8 @@ benchmark: setup ## measure; results go to benchmarks/results/
 	$(BIN)/python benchmarks/elastic_objectives.py
 	$(BIN)/python benchmarks/local_cycles.py
 	$(BIN)/python benchmarks/local_throughput.py
+	$(BIN)/python benchmarks/update_statistics.py
+	$(BIN)/python benchmarks/virtual_training.py
 
 lock:            ## renew requirements.lock from the ranges in pyproject.toml (torch stays pinned: see CONTRIBUTING.md)
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
