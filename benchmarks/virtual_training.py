@@ -3,11 +3,11 @@
     python benchmarks/virtual_training.py [--out FILE.json] [--repeat 15] [--quick]
 The model has one million parameters, the batches are small, and torch has one thread.
 - Memory: the peak of a process of its own per policy, beside what it held right before the training.
-- Time: a run, and after every 16 of its pushes the same tensor work by hand with torch alone: forward and backward
-  pass, the gradient made flat, the mean, the optimizer's step, and one copy of the parameters per version that somebody
-  pulled. Both end with the same parameters, to the bit. What the run takes beyond that is its own cost: fetching
-  batches and looking whether gradients are finite are part of it. Deciding alone is timed by giving the recorded events
-  to a fresh policy. For DBW, a run that is told what to decide shows what is left without statistics and choices.
+- Time: a run, and after every 16 of its pushes the same tensor work by hand with torch alone: the batch, forward and
+  backward pass, the gradient made flat, the mean, the optimizer's step, and one copy of the parameters per version that
+  somebody pulled. Both end with the same parameters, to the bit. What the run takes beyond that is its own cost: every
+  further look at a gradient is part of it. Deciding alone is timed by giving the recorded events to a fresh policy.
+  For DBW, a run that is told what to decide shows what is left without statistics and choices.
 Times are those of the processor, which other processes disturb less, and the median over the repetitions counts, for
 every 16 pushes on their own. `best` compares the best of each instead. Still: compare figures within one run only.
 """
@@ -135,8 +135,7 @@ def measure_memory(cells: Sequence[tuple[str, int]]) -> dict[str, dict[str, floa
 
 class Compute(NamedTuple):
     parameters: list[Tensor]
-    x: Tensor
-    y: Tensor
+    indices: Tensor
     into: Tensor
 
 
@@ -170,8 +169,8 @@ class Plan:
         for record in records:
             if isinstance(record.event, GradientArrived):
                 (unit,) = units_from_numbers(record.event.units)
-                x, y = fetch(given.train, orders[unit.epoch][unit.begin : unit.end])
-                self.steps.append(self._compute(record.event.gradient, x, y))
+                indices = orders[unit.epoch][unit.begin : unit.end]
+                self.steps.append(self._compute(record.event.gradient, indices))
             self._reached.append(len(self.steps))
             self.steps += [step for command in record.commands if (step := self._follow(command)) is not None]
 
@@ -188,10 +187,10 @@ class Plan:
             return None
         return self._pull(command.worker)
 
-    def _compute(self, gradient: Gradient, x: Tensor, y: Tensor) -> Compute:
+    def _compute(self, gradient: Gradient, indices: Tensor) -> Compute:
         into = self._gradients[gradient] = self._free.pop() if self._free else torch.empty(self._size)
         (held,) = (flat for _, flat, holders in self._versions if gradient.worker in holders)
-        return Compute(list(views(held, self._entries).values()), x, y, into)
+        return Compute(list(views(held, self._entries).values()), indices, into)
 
     def _update(self, command: ApplyUpdate) -> Update:
         gradients = [self._gradients.pop(each) for each in command.gradients]
@@ -218,8 +217,9 @@ class Plan:
 class ByHand:
     """Carries out the steps of a plan with plain torch."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = copy.deepcopy(model)
+    def __init__(self, given: Task) -> None:
+        self._model = copy.deepcopy(given.model)
+        self._data = given.train
         self._own = list(self._model.parameters())
         self.flat = nn.Parameter(torch.cat([each.detach().reshape(-1) for each in self._own]))
         self._optimizer = torch.optim.SGD([self.flat], lr=LEARNING_RATE, momentum=MOMENTUM)
@@ -230,7 +230,8 @@ class ByHand:
                 for parameter, held in zip(self._own, step.parameters, strict=True):
                     parameter.data = held
                     parameter.grad = None
-                F.cross_entropy(self._model(step.x), step.y).backward()
+                x, y = fetch(self._data, step.indices)
+                F.cross_entropy(self._model(x), y).backward()
                 torch.cat([each.grad.reshape(-1) for each in self._own], out=step.into)
             elif isinstance(step, Update):
                 mean = step.gradients[0]
@@ -333,7 +334,7 @@ class Measured:
     def _take_turns(self, policy: Policy | str) -> Turns:
         told = isinstance(policy, AsRecorded)
         records = [each for each in self._records if not (told and isinstance(each.event, UpdateApplied))]
-        plan, hand = Plan(records, self._task, self._simulation.seed), ByHand(self._task.model)
+        plan, hand = Plan(records, self._task, self._simulation.seed), ByHand(self._task)
         turns = Turns(plan, hand)
         result = train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, observers=[turns.observe])
         hand.do(plan.until())

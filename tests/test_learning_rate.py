@@ -70,6 +70,12 @@ def test_a_gradient_that_is_not_finite_is_found_with_the_next_loss_and_the_param
         train_virtually(broken, "bsp", Simulation(intervals=(1.0,)), epochs=1)
 
 
+def test_a_last_gradient_that_is_not_finite_is_found_at_the_end() -> None:
+    broken = replace(task(RATE), loss=lambda output, target: F.mse_loss(output, target) + (0 * output.sum()).sqrt())
+    with pytest.raises(DivergedError, match="a parameter is not finite at the end"):
+        train_virtually(broken, "bsp", Simulation(intervals=(1.0,), pushes=1), epochs=1)
+
+
 def test_a_loss_that_is_not_finite_though_the_parameters_are_is_named_alone() -> None:
     broken = replace(task(RATE), loss=lambda output, target: F.mse_loss(output, target) / 0.0)
     with pytest.raises(DivergedError, match=r"^worker 0: the loss is not finite: the run diverged$"):

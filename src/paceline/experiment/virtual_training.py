@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import ApplyUpdate, Statistics
 from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, stop_of, worker_speeds
@@ -16,6 +18,7 @@ from paceline.recording.trace import TraceWriter
 from paceline.runtimes.driver import Observer
 from paceline.runtimes.simulated.simulator import Simulator, Stop
 from paceline.runtimes.speeds import SpeedModel
+from paceline.training.gradients import DivergedError
 from paceline.training.learner import Learner
 from paceline.training.task import Task
 
@@ -91,6 +94,8 @@ def train_virtually(
     finally:
         if writer is not None:
             writer.close(simulator.now)
+    if not torch.isfinite(learner.store.flat).all():  # after the last gradient there was no loss to tell it
+        raise DivergedError("a parameter is not finite at the end of the run: it diverged")
     evaluated = learner.evaluations[-1].version if learner.evaluations else -1
     if task.test is not None and evaluated != learner.store.version:
         learner.judge()
