@@ -25,19 +25,22 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 
 class Settings(NamedTuple):
-    """What a task takes where the user says nothing. The learning rate is meant for a full round of the group."""
+    """What a task takes where the user says nothing. The learning rate is meant for a full round of the group.
+
+    Plain SGD: with momentum no single rate suits synchronous and asynchronous policies (docs/training.md).
+    """
 
     model: str
     learning_rate: float
     batch_size: int
     epochs: int
-    momentum: float = 0.9
+    momentum: float = 0.0
 
 
 TASKS: dict[str, Settings] = {
-    "digits": Settings("mlp", learning_rate=0.05, batch_size=32, epochs=10),
-    "fashion-mnist": Settings("cnn", learning_rate=0.05, batch_size=64, epochs=5),
-    "cifar10": Settings("resnet20", learning_rate=0.05, batch_size=64, epochs=10),
+    "digits": Settings("mlp", learning_rate=0.5, batch_size=32, epochs=10),
+    "fashion-mnist": Settings("cnn", learning_rate=0.3, batch_size=64, epochs=5),
+    "cifar10": Settings("resnet20", learning_rate=0.3, batch_size=64, epochs=10),
 }
 
 
