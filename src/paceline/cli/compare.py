@@ -39,12 +39,12 @@ def compare_command(
     tune_lr: Annotated[
         str | None, Option(help="Factors on the learning rate, as 0.5,1,2: each policy gets its best.")
     ] = None,
-    model: Annotated[str | None, Option(help="mlp, cnn, lenet, alexnet, resnet20 or resnet110.")] = None,
-    data: Annotated[Path | None, Option(help="Where the data set is, if it is not where it usually is.")] = None,
-    optimizer: Annotated[str, Option(help="sgd, adam, adamw or rmsprop.")] = "sgd",
-    lr: Annotated[float | None, Option(help="Learning rate for a full round of the group.")] = None,
-    momentum: Annotated[float | None, Option(help="Of sgd.")] = None,
-    batch_size: Annotated[int | None, Option(help="Samples in a worker's batch.")] = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    optimizer: options.Optimizer = "sgd",
+    lr: options.LearningRate = None,
+    momentum: options.Momentum = None,
+    batch_size: options.BatchSize = None,
     evaluate_every: options.EvaluateEvery = None,
     lr_scaling: options.LrScaling = "linear",
     processes: Annotated[int | None, Option(help="Runs at a time. Default: as many as there are cores.")] = None,

@@ -1,4 +1,4 @@
-"""The options that all commands share which train for real."""
+"""The options that several commands share."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ Intervals: TypeAlias = Annotated[
 Trace: TypeAlias = Annotated[
     Path | None, Option(help="Emulated times from a CSV of iteration times: worker,iteration,seconds.")
 ]
+Model: TypeAlias = Annotated[str | None, Option(help="mlp, cnn, lenet, alexnet, resnet20 or resnet110.")]
+Data: TypeAlias = Annotated[Path | None, Option(help="Where the data set is, if it is not where it usually is.")]
+Optimizer: TypeAlias = Annotated[str, Option(help="sgd, adam, adamw or rmsprop.")]
+LearningRate: TypeAlias = Annotated[float | None, Option(help="Learning rate for a full round of the group.")]
+Momentum: TypeAlias = Annotated[float | None, Option(help="Of sgd.")]
+BatchSize: TypeAlias = Annotated[int | None, Option(help="Samples in a worker's batch.")]
 LrScaling: TypeAlias = Annotated[
     str, Option(help="How the learning rate follows an update's share of a round: linear, sqrt, none.")
 ]
