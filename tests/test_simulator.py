@@ -36,7 +36,7 @@ from paceline.policies import Policy
 from paceline.recording.metrics import Summary
 from paceline.recording.replay import replay
 from paceline.recording.trace import Record, Trace
-from paceline.runtimes.simulated.simulator import Stop
+from paceline.runtimes.simulated.simulator import RunEnd
 from paceline.runtimes.speeds import (
     SPEEDS,
     Constant,
@@ -285,7 +285,7 @@ def test_a_run_ends_at_its_number_of_updates_or_pushes(text: str) -> None:
 
 def test_without_an_end_the_slowest_has_time_for_a_hundred_iterations() -> None:
     simulation = Simulation(intervals=(1.0, 2.5))
-    assert stop_of(simulation, worker_speeds(simulation)) == Stop(duration=250.0)
+    assert stop_of(simulation, worker_speeds(simulation)) == RunEnd(duration=250.0)
     assert simulate("bsp", simulation).updates == 100
 
 

@@ -26,6 +26,7 @@ from paceline.core.messages import (
     Decision,
     DiscardGradient,
     Event,
+    Gradient,
     GradientArrived,
     InterruptWorker,
     Reaction,
@@ -65,10 +66,15 @@ class Coordinator:
             return UNCHANGED
         decision = self.policy.decide(event, self.progress, now)
         self._recent.append((now, event, decision))
-        commands = self._carry_out(decision, now)
+        commands, settled = self._carry_out(decision, now)
         if self.progress.waiting or self.progress.newcomers:
             self._explain(event, decision)
-        return Reaction(commands, decision.reason, decision.estimates)
+        return Reaction(commands, decision.reason, decision.estimates, settled)
+
+    def knows(self, gradient: Gradient) -> bool:
+        """Whether this gradient of a member has arrived already."""
+        member = self.progress.members.get(gradient.worker)
+        return member is not None and gradient.clock <= member.clock
 
     # -- events: what a worker may do --
 
@@ -134,10 +140,11 @@ class Coordinator:
 
     # -- decisions: what a policy may do --
 
-    def _carry_out(self, decision: Decision, now: float) -> tuple[Command, ...]:
+    def _carry_out(self, decision: Decision, now: float) -> tuple[tuple[Command, ...], tuple[GradientArrived, ...]]:
         commands: list[Command] = []
+        settled: tuple[GradientArrived, ...] = ()
         if decision.apply or decision.discard:
-            self._settle(decision, commands)
+            settled = self._settle(decision, commands)
         progress = self.progress
         for worker in decision.release:
             member = progress.waiting.get(worker)
@@ -154,25 +161,31 @@ class Coordinator:
                 raise self._breach(f"interrupts worker {worker}, which is {self._state(worker)}")
             progress.restart(member, now)
             commands.append(InterruptWorker(worker))
-        return tuple(commands)
+        return tuple(commands), settled
 
-    def _settle(self, decision: Decision, commands: list[Command]) -> None:
-        """Give gradients their fate."""
+    def _settle(self, decision: Decision, commands: list[Command]) -> tuple[GradientArrived, ...]:
+        """Give gradients their fate, and return what was known of each."""
         pending = self.progress.pending
+        settled: list[GradientArrived] = []
         for gradient in decision.apply:
-            if pending.pop(gradient, None) is None:
+            arrived = pending.pop(gradient, None)
+            if arrived is None:
                 raise self._breach(f"applies {gradient}, which is not pending")
+            settled.append(arrived)
         if decision.weights and len(decision.weights) != len(decision.apply):
             raise self._breach(f"gives {len(decision.weights)} weights to {len(decision.apply)} gradients")
         if decision.apply:
             self.progress.version += 1
             commands.append(ApplyUpdate(decision.apply, decision.weights))
         for gradient in decision.discard:
-            if pending.pop(gradient, None) is None:
+            arrived = pending.pop(gradient, None)
+            if arrived is None:
                 raise self._breach(f"discards {gradient}, which is not pending")
+            settled.append(arrived)
             if not decision.reason:
                 raise self._breach(f"discards {gradient} without a reason")
             commands.append(DiscardGradient(gradient, decision.reason))
+        return tuple(settled)
 
     def _explain(self, event: Event, decision: Decision) -> None:
         """Keep the reason beside the worker that this event left waiting, and see that somebody can move."""

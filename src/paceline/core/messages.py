@@ -23,6 +23,20 @@ class Gradient(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return f"gradient {self.clock} of worker {self.worker}"
 
 
+class Unit(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A piece of work: positions begin..end of one epoch's order of the data set, or of one part of it."""
+
+    epoch: int
+    begin: int
+    end: int
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def samples(self) -> int:
+        return self.end - self.begin
+
+
 class Statistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What the parameter store saw of the gradients of one update: scalars, never tensors."""
 
@@ -52,12 +66,14 @@ class GradientArrived(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defa
     version: int  # of the parameters that it was computed on
     samples: int = 1
     loss: float | None = None
-    units: tuple[tuple[int, ...], ...] = ()  # which samples, where the runtime gave them out (paceline.training.data)
+    units: tuple[Unit, ...] = ()  # which samples, where the runtime gave them out (paceline.lifecycle.work)
 
 
 class UpdateApplied(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """An update is finished. A policy hears of it only if it comes with statistics."""
+
     version: int  # after the update
-    statistics: Statistics
+    statistics: Statistics | None = None
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -126,6 +142,17 @@ NOTHING = Decision()
 class Reaction(msgspec.Struct, frozen=True, gc=False):
     """The coordinator's answer to one event: the commands, in order, and the policy's reason and estimates."""
 
+    commands: tuple[Command, ...] = ()
+    reason: str = ""
+    estimates: Estimates | None = None
+    settled: tuple[GradientArrived, ...] = ()  # the gradients that got their fate: first the applied ones
+
+
+class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One line of a trace: what happened, when, and what followed from it."""
+
+    now: float
+    event: Event
     commands: tuple[Command, ...] = ()
     reason: str = ""
     estimates: Estimates | None = None

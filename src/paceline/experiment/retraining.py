@@ -13,14 +13,21 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import TraceError
-from paceline.core.messages import ApplyUpdate, DiscardGradient, GradientArrived, SendParameters, WorkerLeft
-from paceline.recording.trace import Record
-from paceline.training.aggregation import Aggregation, Arrived
-from paceline.training.data import units_from_numbers
+from paceline.core.messages import (
+    ApplyUpdate,
+    DiscardGradient,
+    Gradient,
+    GradientArrived,
+    Record,
+    SendParameters,
+    WorkerLeft,
+)
+from paceline.lifecycle.rounds import Round
 from paceline.training.gradients import Gradients
 from paceline.training.layout import views
 from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
+from paceline.training.updates import Contribution
 
 
 def retrain(
@@ -35,7 +42,7 @@ def retrain(
             follower.follow(record)
     finally:
         torch.set_num_threads(before)
-    return {name: each.clone() for name, each in follower.store.parameters.items()}
+    return {name: tensor.clone() for name, tensor in follower.store.parameters.items()}
 
 
 class _Follower:
@@ -45,7 +52,8 @@ class _Follower:
             self._gradients.layout, self._gradients.initial, self._gradients.optimizer_spec(), lr_scaling
         )
         self.store.epoch_samples = len(task.train)
-        self._aggregation = Aggregation(self.store, statistics=False)
+        self._round = Round()
+        self._arrived: dict[Gradient, tuple[Tensor, GradientArrived]] = {}  # without a fate
         self._held: dict[int, int] = {}  # the least version that each member may compute on
         self._versions: dict[int, Tensor] = {0: self.store.flat.clone()}
         self._buffers: dict[int, dict[str, Tensor]] = {}
@@ -56,19 +64,18 @@ class _Follower:
                 self._arrive(record.event)
             case WorkerLeft(worker, reason):
                 self._held.pop(worker, None)
-                self._aggregation.leave(worker, reason)
+                self._round.leave(worker, reason)
             case _:
                 pass
         for command in record.commands:
             match command:
                 case SendParameters(worker):
                     self._held[worker] = self.store.version
-                    self._aggregation.enter(worker)
-                case ApplyUpdate():
-                    self._aggregation.apply(command)
-                    self._keep_version()
-                case DiscardGradient():
-                    self._aggregation.discard(command)
+                    self._round.pull(worker)
+                case ApplyUpdate(gradients, weights):
+                    self._apply(gradients, weights or (1.0,) * len(gradients))
+                case DiscardGradient(gradient):
+                    del self._arrived[gradient]
                 case _:
                     pass
 
@@ -79,14 +86,19 @@ class _Follower:
             )
         worker = event.gradient.worker
         if worker not in self._buffers:
-            self._buffers[worker] = {name: each.clone() for name, each in self._gradients.buffers.items()}
+            self._buffers[worker] = {name: buffer.clone() for name, buffer in self._gradients.buffers.items()}
         flat = torch.empty_like(self.store.flat)
         parameters = list(views(self._versions[event.version], self.store.layout.parameters).values())
-        units = units_from_numbers(event.units)
-        loss = self._gradients.compute(parameters, self._buffers[worker], units, flat, worker)
-        self._aggregation.arrive(event.gradient, Arrived(flat, event.samples, loss), 0)
+        self._gradients.compute(parameters, self._buffers[worker], event.units, flat, worker)
+        self._arrived[event.gradient] = (flat, event)
+        self._round.push(worker, event.samples)
 
-    def _keep_version(self) -> None:
+    def _apply(self, gradients: tuple[Gradient, ...], weights: tuple[float, ...]) -> None:
+        contributions = []
+        for gradient, weight in zip(gradients, weights, strict=True):
+            flat, event = self._arrived.pop(gradient)
+            contributions.append(Contribution(flat, event.samples, weight))
+        self.store.apply(contributions, self._round.samples)
         self._versions[self.store.version] = self.store.flat.clone()
         least = min(self._held.values(), default=0)
         for number in [number for number in self._versions if number < least]:

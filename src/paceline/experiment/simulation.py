@@ -19,7 +19,7 @@ from paceline.recording.trace import TraceWriter
 from paceline.runtimes.driver import Observer
 from paceline.runtimes.iteration_times import read_iteration_times
 from paceline.runtimes.pace import Slowdown
-from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
+from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import MOST_SIGMA, SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
 
 LONGEST = 1e100  # of any time or factor
@@ -177,15 +177,15 @@ def simulated_workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) 
     return workers
 
 
-def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Stop:
+def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> RunEnd:
     """When the run is over; without a word on it, when the slowest worker had time for a hundred iterations."""
     if simulation.updates is not None:
-        return Stop(updates=simulation.updates)
+        return RunEnd(updates=simulation.updates)
     if simulation.pushes is not None:
-        return Stop(pushes=simulation.pushes)
+        return RunEnd(pushes=simulation.pushes)
     if simulation.duration is not None:
-        return Stop(duration=simulation.duration)
-    return Stop(duration=DEFAULT_ROUNDS * max(each.mean for each in speeds.values()))
+        return RunEnd(duration=simulation.duration)
+    return RunEnd(duration=DEFAULT_ROUNDS * max(each.mean for each in speeds.values()))
 
 
 def run_directory(below: Path, policy: str, simulation: Simulation) -> Path:

@@ -8,15 +8,16 @@ from pathlib import Path
 import torch
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.messages import ApplyUpdate, Statistics
+from paceline.core.messages import UpdateApplied
 from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, stop_of, worker_speeds
 from paceline.experiment.training import RunResult
+from paceline.lifecycle.messages import MakeUpdate
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.driver import Observer
-from paceline.runtimes.simulated.simulator import Simulator, Stop
+from paceline.runtimes.simulated.simulator import RunEnd, Simulator
 from paceline.runtimes.speeds import SpeedModel
 from paceline.training.gradients import DivergedError
 from paceline.training.learner import Learner
@@ -31,12 +32,12 @@ class _EvaluatedLearner(Learner):
     evaluations: list[Evaluation]
     tell: Callable[[Evaluation], bool | None] | None
 
-    def apply(self, command: ApplyUpdate) -> Statistics | None:
+    def make_update(self, command: MakeUpdate) -> UpdateApplied:
         before = self.store.samples
-        seen = super().apply(command)
+        done = super().make_update(command)
         if self.every is not None and self.store.samples // self.every > before // self.every:
             self.judge()
-        return seen
+        return done
 
     def judge(self) -> None:
         store = self.store
@@ -68,7 +69,6 @@ def train_virtually(
     chosen = policy_for(policy, len(speeds))
     learner = _EvaluatedLearner(
         task,
-        workers=len(speeds),
         epochs=epochs,
         seed=simulation.seed,
         lr_scaling=lr_scaling,
@@ -90,7 +90,7 @@ def train_virtually(
     learner.every = None if task.test is None else evaluate_every or len(task.train)
     has_end = any(each is not None for each in (simulation.duration, simulation.updates, simulation.pushes))
     try:
-        simulator.run(stop_of(simulation, speeds) if has_end else Stop())
+        simulator.run(stop_of(simulation, speeds) if has_end else RunEnd())
     finally:
         if writer is not None:
             writer.close(simulator.now)
@@ -103,5 +103,6 @@ def train_virtually(
         learner.state(),
         metrics.summary(str(policy), simulator.now),
         learner.store.samples,
+        simulator.samples_dropped,
         evaluations=learner.evaluations,
     )

@@ -16,7 +16,7 @@ from paceline.core.messages import AT_THE_END, GradientArrived, InterruptWorker,
 from paceline.experiment.simulation import policy_for
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.trace import Record, Trace
-from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
+from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import Recorded
 
 AS_GOOD_AS_THE_BEST = 0.95
@@ -68,7 +68,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
         ]
         typical = min(each.mean for each in speeds.values())
         simulator = Simulator(simulated, Coordinator(chosen), [metrics.observe], time_scale=typical)
-        simulator.run(Stop(duration=trace.end))
+        simulator.run(RunEnd(duration=trace.end))
         summaries.append(metrics.summary(name, simulator.now))
     return summaries
 

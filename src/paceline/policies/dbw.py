@@ -22,7 +22,15 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from paceline.core.messages import Decision, Estimates, Event, GradientArrived, UpdateApplied, WorkerJoined
+from paceline.core.messages import (
+    Decision,
+    Estimates,
+    Event,
+    GradientArrived,
+    Statistics,
+    UpdateApplied,
+    WorkerJoined,
+)
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
 from paceline.policies.fresh import FreshGradients
@@ -65,7 +73,7 @@ class DBW(FreshGradients):
                 self._iterations[0] = [now, 0, 0]
             case GradientArrived():
                 self._clock_in(event, progress, now)
-            case UpdateApplied(_, statistics):
+            case UpdateApplied(_, Statistics() as statistics):
                 self._gain.observe(statistics, len(progress.members))
                 return Decision(estimates=self._choose(statistics.gradients, len(progress.members)))
             case _:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from paceline.core.errors import ConfigurationError, TraceError
-from paceline.core.messages import Command, Estimates, Event
+from paceline.core.messages import Record as Record
 
 FORMAT = "paceline-trace-1"
 
@@ -20,16 +20,6 @@ FORMAT = "paceline-trace-1"
 class Header(msgspec.Struct, frozen=True):
     format: str
     policy: str = ""
-
-
-class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What happened, when, and what followed from it."""
-
-    now: float
-    event: Event
-    commands: tuple[Command, ...] = ()
-    reason: str = ""
-    estimates: Estimates | None = None
 
 
 class Closing(msgspec.Struct, frozen=True):

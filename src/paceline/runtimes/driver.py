@@ -1,73 +1,109 @@
-"""Carries events to the coordinator and commands to the runtime, and shows both to whoever observes.
+"""Carries events to the lifecycle and commands to the runtime, and shows every decision to whoever observes.
 
-The same few lines run in the simulator, on one machine and on a cluster; what differs is the port.
+The same lines run in the simulator, on one machine and on a cluster; what differs is the port. An update may take time:
+until it is done, all commands that come after it are held back, so that everything that is sent out follows from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from typing_extensions import assert_never
-
-from paceline.core.coordinator import Coordinator
-from paceline.core.messages import (
-    ApplyUpdate,
-    DeadlinePassed,
-    DiscardGradient,
-    Event,
-    InterruptWorker,
-    SendParameters,
-    UpdateApplied,
+from paceline.core.messages import DeadlinePassed, Record, UpdateApplied
+from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.messages import (
+    BeginGroup,
+    Discard,
+    Dismiss,
+    GiveUp,
+    GroupEvent,
+    Interrupt,
+    Lease,
+    MakeUpdate,
+    Output,
+    Release,
+    SetAside,
+    StartProcess,
 )
-from paceline.recording.trace import Record
+from paceline.lifecycle.validation import check_views
 from paceline.runtimes.port import Port
 
 Observer = Callable[[Record], None]
 
 
 class Driver:
-    def __init__(self, coordinator: Coordinator, port: Port, observers: Sequence[Observer] = ()) -> None:
-        self._coordinator = coordinator
+    validate = False  # all tests switch it on: compare the views of the layers after every event
+
+    def __init__(self, lifecycle: Lifecycle, port: Port, observers: Sequence[Observer] = ()) -> None:
+        self._lifecycle = lifecycle
+        self._deadline = lifecycle.coordinator.deadline
         self._port = port
         self._observers = tuple(observers)
         self._woken_at: float | None = None  # the wake-up call that was asked for last
+        self._under_way: MakeUpdate | None = None
+        self._held_back: deque[Output] = deque()  # until that update is done
+        self._statistics: deque[UpdateApplied] = deque()  # of updates that are done, for the policy to see
+        self._carry_out: dict[type, Callable[[Any], None]] = {
+            Release: port.release,
+            StartProcess: port.start_process,
+            BeginGroup: port.begin_group,
+            Lease: port.lease,
+            Interrupt: port.interrupt,
+            Dismiss: port.dismiss,
+            SetAside: port.set_aside,
+            Discard: port.discard,
+            GiveUp: port.give_up,
+        }
 
-    def deliver(self, event: Event, now: float) -> None:
-        """One event in, its commands out, and so on with the statistics of an update that it led to."""
-        applied = self._step(event, now)
-        while applied is not None:
-            applied = self._step(applied, now)
-        deadline = self._coordinator.deadline()
+    def start(self) -> None:
+        self._send(self._lifecycle.start())
+
+    def deliver(self, event: GroupEvent, now: float) -> None:
+        """One event in, its commands out, and so on with the statistics of updates that it led to."""
+        if type(event) is UpdateApplied:
+            self._complete(event, now)
+        else:
+            self._send(self._lifecycle.handle(event, now))
+        while self._statistics:
+            self._send(self._lifecycle.handle(self._statistics.popleft(), now))
+        deadline = self._deadline()
         if deadline is not None and deadline != self._woken_at:
             self._woken_at = deadline
             self._port.wake_at(deadline)
+        if self.validate:
+            check_views(self._lifecycle, self._port.view() if self._under_way is None else None)
 
     def wake(self, now: float) -> None:
         """The port's clock reached a time given to wake_at. The policy may have changed its mind meanwhile."""
-        deadline = self._coordinator.deadline()
+        deadline = self._deadline()
         if deadline is not None and deadline <= now:
             self._woken_at = None
             self.deliver(DeadlinePassed(), now)
 
-    def _step(self, event: Event, now: float) -> UpdateApplied | None:
-        reaction = self._coordinator.handle(event, now)
-        record = Record(now, event, reaction.commands, reaction.reason, reaction.estimates)
-        for observe in self._observers:
-            observe(record)
-        applied = None
-        port = self._port
-        for command in reaction.commands:
-            match command:
-                case SendParameters():
-                    port.send_parameters(command.worker)
-                case ApplyUpdate():
-                    statistics = port.apply_update(command)
-                    if statistics is not None:
-                        applied = UpdateApplied(self._coordinator.progress.version, statistics)
-                case DiscardGradient():
-                    port.discard_gradient(command)
-                case InterruptWorker():
-                    port.interrupt_worker(command.worker)
-                case _:
-                    assert_never(command)
-        return applied
+    def _send(self, outputs: Iterable[Output]) -> None:
+        """Carry out what may be carried out now, and hold back the rest."""
+        for output in outputs:
+            kind = type(output)
+            if kind is Record:
+                for observe in self._observers:
+                    observe(output)  # type: ignore[arg-type]
+            elif self._under_way is not None:
+                self._held_back.append(output)
+            elif kind is MakeUpdate:
+                done = self._port.make_update(output)  # type: ignore[arg-type]
+                if done is None:
+                    self._under_way = output  # type: ignore[assignment]
+                elif done.statistics is not None:
+                    self._statistics.append(done)
+            else:
+                self._carry_out[kind](output)
+
+    def _complete(self, event: UpdateApplied, now: float) -> None:
+        """An update that was under way is done: send what was held back, up to the next one."""
+        assert self._under_way is not None and self._under_way.version == event.version, f"nobody awaits {event}"
+        self._under_way = None
+        if event.statistics is not None:
+            self._statistics.append(event)
+        held_back, self._held_back = self._held_back, deque()
+        self._send(held_back)

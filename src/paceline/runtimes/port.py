@@ -1,21 +1,49 @@
-"""What a runtime must be able to do for the driver: the four commands, and a wake-up call."""
+"""What a runtime must be able to do for the driver: the commands of a lifecycle, and a wake-up call."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from paceline.core.messages import ApplyUpdate, DiscardGradient, Statistics
+from paceline.core.messages import UpdateApplied
+from paceline.lifecycle.messages import (
+    BeginGroup,
+    Discard,
+    Dismiss,
+    GiveUp,
+    Interrupt,
+    Lease,
+    MakeUpdate,
+    Release,
+    SetAside,
+    StartProcess,
+)
+from paceline.lifecycle.validation import PortView
 
 
 class Port(Protocol):
-    def apply_update(self, command: ApplyUpdate) -> Statistics | None:
-        """Make the update. Statistics, where the runtime has gradients to look at, come back as an event."""
+    def start_process(self, command: StartProcess) -> None: ...
 
-    def discard_gradient(self, command: DiscardGradient) -> None: ...
+    def begin_group(self, command: BeginGroup) -> None: ...
 
-    def send_parameters(self, worker: int) -> None: ...
+    def lease(self, command: Lease) -> None: ...
 
-    def interrupt_worker(self, worker: int) -> None: ...
+    def release(self, command: Release) -> None: ...
+
+    def interrupt(self, command: Interrupt) -> None: ...
+
+    def dismiss(self, command: Dismiss) -> None: ...
+
+    def make_update(self, command: MakeUpdate) -> UpdateApplied | None:
+        """Make the update, or begin to. None: it is under way, and the driver is told when it is done."""
+
+    def set_aside(self, command: SetAside) -> None: ...
+
+    def discard(self, command: Discard) -> None: ...
+
+    def give_up(self, command: GiveUp) -> None: ...
 
     def wake_at(self, time: float) -> None:
         """Call Driver.wake at this time, or soon after."""
+
+    def view(self) -> PortView:
+        """What it believes, for those who compare."""

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import PacelineError
-from paceline.training.data import Unit, fetch, order_of
+from paceline.core.messages import Unit
+from paceline.training.data import fetch, order_of
 from paceline.training.layout import Layout, layout_of
-from paceline.training.parameters import OptimizerSpec, spec_of
+from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.task import Task
 
 ORDERS_KEPT = 3  # epochs whose order is remembered, per part of the data

@@ -18,7 +18,7 @@ from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.training.choices import SHARDINGS
 from paceline.training.data import Unit, Work, fetch, moved, order_of, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
-from paceline.training.parameters import OptimizerSpec, spec_of
+from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.replica import Replica
 
 CPU = torch.device("cpu")

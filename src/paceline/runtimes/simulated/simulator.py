@@ -1,4 +1,4 @@
-"""A discrete-event simulator: the same driver, coordinator and policies, in virtual time.
+"""A discrete-event simulator: the same driver, lifecycle, coordinator and policies, in virtual time.
 
 Events wait in a heap ordered by (time, sequence), so that equal times are taken in the order in which they were
 scheduled. Times are rounded to a decimal grid far finer than an iteration: 0.1 + 0.1 + 0.1 is 0.3 here, so that
@@ -9,22 +9,36 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.messages import (
-    NO_WORK_LEFT,
-    ApplyUpdate,
-    DiscardGradient,
-    Gradient,
-    GradientArrived,
-    Statistics,
-    WorkerJoined,
-    WorkerLeft,
+from paceline.core.messages import Gradient, Unit, UpdateApplied
+from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.messages import (
+    BeginGroup,
+    Discard,
+    Dismiss,
+    GiveUp,
+    GradientPushed,
+    GroupEvent,
+    Interrupt,
+    Lease,
+    MakeUpdate,
+    ModelArrived,
+    ProcessDied,
+    ProcessFinished,
+    Release,
+    SetAside,
+    StartProcess,
+    WorkDropped,
+    WorkRequested,
 )
+from paceline.lifecycle.validation import PortView
+from paceline.lifecycle.work import Work
 from paceline.runtimes.driver import Driver, Observer
 from paceline.runtimes.speeds import Draw
 
@@ -41,7 +55,7 @@ class SimulatedWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class RunEnd:
     """When a run is over: after a time (what happens exactly then still counts), or so many updates or pushes."""
 
     duration: float = math.inf
@@ -49,30 +63,41 @@ class Stop:
     pushes: float = math.inf
 
 
-class Learner(Protocol):
-    """Who computes real gradients for the workers of a simulation (paceline.training.learner)."""
-
-    def pull(self, worker: int, part: int | None = None) -> bool:
-        """Take the newest parameters and the next work; False: there is none."""
-
-    def push(self, gradient: Gradient) -> GradientArrived:
-        """Compute it, and say what arrived."""
-
-    def apply(self, command: ApplyUpdate) -> Statistics | None: ...
-
-    def discard(self, command: DiscardGradient) -> None: ...
-
-    def leave(self, worker: int, reason: str) -> None: ...
+class Learns(Protocol):
+    """What computes real gradients for the workers of a simulation (paceline.training.learner)."""
 
     @property
-    def work_came_back(self) -> bool:
-        """Whether there is work again for those who had to leave for want of it."""
+    def work(self) -> Work:
+        """What every worker works on."""
+
+    @property
+    def epochs(self) -> int: ...
+
+    trained: Callable[[], Sequence[int]]  # the simulator says which workers make up the group
+
+    def pull(self, seat: int, unit: Unit | None) -> None:
+        """The worker takes the newest parameters and, if there is one, its next unit."""
+
+    def lease(self, seat: int, unit: Unit) -> None: ...
+
+    def push(self, seat: int) -> tuple[int, float]:
+        """Compute the worker's gradient; returns its samples and its loss."""
+
+    def leave(self, seat: int) -> None:
+        """The worker will not push what it is at."""
+
+    def make_update(self, command: MakeUpdate) -> UpdateApplied: ...
+
+    def set_aside(self, gradient: Gradient, seat: int) -> None: ...
+
+    def discard(self, gradient: Gradient, seat: int) -> None: ...
+
+    def view(self) -> PortView: ...
 
 
 class Happening(Enum):
     PUSH = "push"
     JOIN = "join"
-    IDLE = "idle"
     FAILURE = "failure"
     WAKE = "wake"
 
@@ -80,14 +105,13 @@ class Happening(Enum):
 class _Worker:
     """Where one simulated worker is in its loop."""
 
-    __slots__ = ("computed_at", "draw", "held", "iteration", "plan", "pushed", "worker")
+    __slots__ = ("computed_at", "draw", "iteration", "plan", "pushed", "seat")
 
-    def __init__(self, worker: int, draw: Draw) -> None:
-        self.worker = worker
+    def __init__(self, seat: int, draw: Draw) -> None:
+        self.seat = seat
         self.draw = draw
         self.iteration = 0  # iterations begun
         self.pushed = 0
-        self.held = 0  # version that it computes on
         self.computed_at = 0.0  # when its gradient is ready to be sent
         self.plan = 0  # a planned push with another number was called off
 
@@ -104,7 +128,7 @@ class Simulator:
         push_delay: float = 0.0,
         pull_delay: float = 0.0,
         time_scale: float = 1.0,
-        learner: Learner | None = None,
+        learner: Learns | None = None,
     ) -> None:
         """`time_scale`: a typical iteration time; the grid of times is laid relative to it.
 
@@ -112,45 +136,59 @@ class Simulator:
         """
         self.now = 0.0
         self.pushes = 0
-        self.version = 0
-        self._driver = Driver(coordinator, self, observers)
+        self._progress = coordinator.progress
+        self._learner = learner
+        self._lifecycle = Lifecycle(
+            coordinator,
+            [simulated.worker for simulated in workers],
+            epochs=1 if learner is None else learner.epochs,
+            together=False,
+            trains=learner is not None,
+        )
+        if learner is not None:
+            self._lifecycle.provide(learner.work)
+            learner.trained = lambda: self._lifecycle.trained
+        self._driver = Driver(self._lifecycle, self, observers)
         self._push_delay = push_delay
         self._pull_delay = pull_delay
         self._digits = GRID - math.floor(math.log10(time_scale))
-        self._heap: list[tuple[float, int, Happening, int, int]] = []  # time, sequence, what, worker, plan
+        self._heap: list[tuple[float, int, Happening, int, int]] = []  # time, sequence, what, seat, plan
         self._sequence = 0
-        self._workers = {each.worker: _Worker(each.worker, each.draw) for each in workers}
-        self._learner = learner
+        self._workers = {simulated.worker: _Worker(simulated.worker, simulated.draw) for simulated in workers}
+        self._answers: deque[GroupEvent] = deque()  # what workers do at once
         self._halted = False
-        self._idle: list[_Worker] = []  # left for want of work
-        self._next_worker = max(self._workers, default=-1) + 1
-        for each in workers:
-            self._schedule(each.joins_at, Happening.JOIN, each.worker)
-            if each.fails_at is not None:
-                self._schedule(each.fails_at, Happening.FAILURE, each.worker)
+        for simulated in workers:
+            self._schedule(simulated.joins_at, Happening.JOIN, simulated.worker)
+            if simulated.fails_at is not None:
+                self._schedule(simulated.fails_at, Happening.FAILURE, simulated.worker)
 
-    def run(self, stop: Stop) -> float:
+    @property
+    def samples_dropped(self) -> int:
+        return self._lifecycle.samples.dropped
+
+    def run(self, end: RunEnd) -> float:
         """Run until it is over and return the virtual time at which it ended, which is also `now`."""
-        heap, workers = self._heap, self._workers
-        latest = stop.duration * (1 + AT_THE_END)
-        while self.version < stop.updates and self.pushes < stop.pushes and not self._halted:
-            if not heap or heap[0][0] > latest:
-                self.now = self.now if math.isinf(stop.duration) else stop.duration
+        heap, progress = self._heap, self._progress
+        latest = end.duration * (1 + AT_THE_END)
+        while progress.version < end.updates and self.pushes < end.pushes and not self._halted:
+            if not heap or heap[0][0] > latest or self._lifecycle.over:
+                self.now = self.now if math.isinf(end.duration) else end.duration
                 break
-            time, _, happening, worker, plan = heapq.heappop(heap)
-            time = min(time, stop.duration)
+            time, _, happening, seat, plan = heapq.heappop(heap)
+            time = min(time, end.duration)
             if happening is Happening.PUSH:
-                if plan == workers[worker].plan:
-                    self._push(workers[worker], time)
+                worker = self._workers[seat]
+                if plan == worker.plan:
+                    self._push(worker, time)
                 continue
             self.now = time
             if happening is Happening.JOIN:
-                self._driver.deliver(WorkerJoined(worker), time)
+                self._deliver(ModelArrived(seat))
             elif happening is Happening.FAILURE:
-                self._leave(worker, "failed")
-            elif happening is Happening.IDLE:
-                self._idle.append(workers[worker])
-                self._leave(worker, NO_WORK_LEFT)
+                self._workers[seat].plan += 1
+                if self._learner is not None:
+                    self._learner.leave(seat)
+                self._deliver(ProcessDied(seat, "failed"))
             else:
                 self._driver.wake(time)
         return self.now
@@ -159,67 +197,86 @@ class Simulator:
         """End the run with what happens now."""
         self._halted = True
 
-    def _leave(self, worker: int, reason: str) -> None:
-        self._workers[worker].plan += 1
-        if self._learner is not None:
-            self._learner.leave(worker, reason)
-        self._driver.deliver(WorkerLeft(worker, reason), self.now)
-        self._employ_the_idle()
-
-    def _employ_the_idle(self) -> None:
-        """Somebody's work came back: who has none returns under a new id, as in a real run."""
-        while self._idle and self._learner is not None and self._learner.work_came_back:
-            before = self._idle.pop(0)
-            again = self._workers[self._next_worker] = _Worker(self._next_worker, before.draw)
-            again.iteration = before.iteration
-            self._next_worker += 1
-            self._driver.deliver(WorkerJoined(again.worker), self.now)
+    def _deliver(self, event: GroupEvent) -> None:
+        self._driver.deliver(event, self.now)
+        while self._answers:
+            self._driver.deliver(self._answers.popleft(), self.now)
 
     def _push(self, worker: _Worker, now: float) -> None:
         self.now = now
         self.pushes += 1
         worker.pushed += 1
-        gradient = Gradient(worker.worker, worker.pushed)
         if self._learner is None:
-            self._driver.deliver(GradientArrived(gradient, worker.held), now)
+            self._deliver(GradientPushed(worker.seat, worker.pushed))
             return
-        self._driver.deliver(self._learner.push(gradient), now)
-        self._employ_the_idle()
+        samples, loss = self._learner.push(worker.seat)
+        self._deliver(GradientPushed(worker.seat, worker.pushed, samples, 1, loss))
 
-    def _schedule(self, time: float, happening: Happening, worker: int, plan: int = 0) -> None:
+    def _schedule(self, time: float, happening: Happening, seat: int, plan: int = 0) -> None:
         self._sequence += 1
-        heapq.heappush(self._heap, (time, self._sequence, happening, worker, plan))
+        heapq.heappush(self._heap, (time, self._sequence, happening, seat, plan))
+
+    def _compute(self, worker: _Worker) -> None:
+        """The worker has parameters, and begins its next iteration."""
+        begins = self.now + self._pull_delay
+        worker.computed_at = round(begins + worker.draw(worker.iteration, begins), self._digits)
+        worker.iteration += 1
+        arrives = round(worker.computed_at + self._push_delay, self._digits)
+        self._schedule(arrives, Happening.PUSH, worker.seat, worker.plan)
 
     # -- the port --
 
-    def send_parameters(self, worker: int) -> None:
-        state = self._workers[worker]
-        state.held = self.version
-        if self._learner is not None and not self._learner.pull(worker, worker):
-            self._schedule(self.now, Happening.IDLE, worker)
-            return
-        begins = self.now + self._pull_delay
-        state.computed_at = round(begins + state.draw(state.iteration, begins), self._digits)
-        state.iteration += 1
-        arrives = round(state.computed_at + self._push_delay, self._digits)
-        self._schedule(arrives, Happening.PUSH, worker, state.plan)
-
-    def interrupt_worker(self, worker: int) -> None:
-        state = self._workers[worker]
-        reached = round(self.now + self._pull_delay, self._digits)
-        if state.computed_at >= reached:  # otherwise its push is on its way already
-            state.plan += 1
-            self.send_parameters(worker)
-
-    def apply_update(self, command: ApplyUpdate) -> Statistics | None:
-        self.version += 1
-        if self._learner is None:
-            return None  # nobody computed a gradient that could be looked at
-        return self._learner.apply(command)
-
-    def discard_gradient(self, command: DiscardGradient) -> None:
+    def release(self, command: Release) -> None:
         if self._learner is not None:
-            self._learner.discard(command)
+            self._learner.pull(command.seat, command.unit)
+            if command.unit is None:
+                self._answers.append(WorkRequested(command.seat, self._learner.work))
+                return
+        self._compute(self._workers[command.seat])
+
+    def lease(self, command: Lease) -> None:
+        assert self._learner is not None
+        if command.unit is None:
+            self._answers.append(ProcessFinished(command.seat))
+        else:
+            self._learner.lease(command.seat, command.unit)
+            self._compute(self._workers[command.seat])
+
+    def interrupt(self, command: Interrupt) -> None:
+        """It restarts a worker before its gradient is finished, or at that very moment; later the push is on its way."""
+        worker = self._workers[command.seat]
+        if worker.computed_at >= round(self.now + self._pull_delay, self._digits):
+            worker.plan += 1
+            self._answers.append(WorkDropped(command.seat, 0, 0 if self._learner is None else 1))
+
+    def make_update(self, command: MakeUpdate) -> UpdateApplied:
+        if self._learner is None:
+            return UpdateApplied(command.version)  # nobody computed a gradient that could be looked at
+        return self._learner.make_update(command)
+
+    def set_aside(self, command: SetAside) -> None:
+        if self._learner is not None:
+            self._learner.set_aside(command.gradient, command.seat)
+
+    def discard(self, command: Discard) -> None:
+        if self._learner is not None:
+            self._learner.discard(command.gradient, command.seat)
+
+    def dismiss(self, command: Dismiss) -> None:
+        self._workers[command.seat].plan += 1
+        self._answers.append(ProcessFinished(command.seat))
+
+    def start_process(self, command: StartProcess) -> None:
+        raise NotImplementedError("simulated workers come and go as their scenario says")
+
+    def begin_group(self, command: BeginGroup) -> None:
+        """Nothing has to be made: the learner has a model already."""
+
+    def give_up(self, command: GiveUp) -> None:
+        """Everybody failed: the run is over, which is a result as well."""
 
     def wake_at(self, time: float) -> None:
         self._schedule(max(time, self.now), Happening.WAKE, -1)
+
+    def view(self) -> PortView:
+        return PortView() if self._learner is None else self._learner.view()

@@ -1,0 +1,413 @@
+"""Turns what processes do into what the group does: who starts, enters, works, runs out of work, leaves, is replaced.
+
+The coordinator decides who goes on and who waits, and is asked first about every push: one that was delivered twice
+changes nothing. This class knows the processes behind the workers and the samples behind the gradients. Events go in,
+commands come out (paceline.lifecycle.messages), in the order in which they must be carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline.core.coordinator import UNCHANGED, Coordinator
+from paceline.core.errors import ConfigurationError, ProtocolError
+from paceline.core.messages import (
+    FINISHED,
+    NO_WORK_LEFT,
+    ApplyUpdate,
+    DeadlinePassed,
+    DiscardGradient,
+    Event,
+    Gradient,
+    GradientArrived,
+    InterruptWorker,
+    Reaction,
+    Record,
+    SendParameters,
+    Unit,
+    UpdateApplied,
+    WorkerJoined,
+    WorkerLeft,
+)
+from paceline.lifecycle.messages import (
+    BatchesSkipped,
+    BeginGroup,
+    Discard,
+    Dismiss,
+    GiveUp,
+    GradientPushed,
+    GroupEvent,
+    Interrupt,
+    Lease,
+    MakeUpdate,
+    ModelArrived,
+    Output,
+    Part,
+    ProcessDied,
+    ProcessFinished,
+    Release,
+    SetAside,
+    SizeRequested,
+    StartProcess,
+    WorkDropped,
+    WorkRequested,
+)
+from paceline.lifecycle.rounds import Round
+from paceline.lifecycle.samples import Samples
+from paceline.lifecycle.seats import IN_THE_GROUP, ON_THEIR_WAY_OUT, Change, Seat, State
+from paceline.lifecycle.work import Work
+
+MOST_REPLACEMENTS = 3  # in a row that die before anybody pushes
+MADE_SMALLER = "the group was made smaller"
+
+
+class Lifecycle:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        workers: Sequence[int],
+        *,
+        least: int | None = None,
+        most: int | None = None,
+        epochs: int = 1,
+        together: bool = True,
+        trains: bool = True,
+    ) -> None:
+        """`workers`: the ids of the processes that the group begins with.
+
+        `least`: never fewer, and those that die are replaced; None: go on with those that are left. `most`: how many
+        somebody outside may ask for. `together`: the group begins when the models of all are here; otherwise each joins
+        when it comes. `trains`: there are samples and gradients behind the pushes; otherwise a run only keeps time.
+        """
+        self.coordinator = coordinator
+        self.seats: dict[int, Seat] = {worker: Seat(worker) for worker in workers}
+        self.members: dict[int, Seat] = {}  # by worker id
+        self.round = Round()
+        self.samples = Samples(epochs)
+        self.wanted = len(workers)  # the size that the group should have
+        self.begun = False
+        self._least = least
+        self._most = most
+        self._together = together
+        self.trains = trains
+        self._next_worker = max(workers, default=-1) + 1
+        self.parked: dict[int, Seat] = {}  # in the order in which they were
+        self._replaced = 0  # in a row
+        self._ended = 0
+        self._outputs: list[Output] = []
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
+            GradientPushed: self._push,
+            WorkRequested: self._request,
+            WorkDropped: self._restart,
+            BatchesSkipped: self._skip,
+            ModelArrived: self._enter,
+            ProcessFinished: self._finish,
+            ProcessDied: self._die,
+            SizeRequested: self._resize,
+            UpdateApplied: self._decide,
+            DeadlinePassed: self._decide,
+        }
+
+    def start(self) -> list[Output]:
+        """The commands that come before any event."""
+        return [StartProcess(index) for index in self.seats]
+
+    def provide(self, work: Work) -> None:
+        """What every process will work on, where a runtime knows it before anybody asks."""
+        self.samples.open(work, -1, self.seats.values(), len(self.active))
+        for seat in self.seats.values():
+            seat.work = work
+
+    def handle(self, event: GroupEvent, now: float) -> list[Output]:
+        """Take in one event, and return what is to be done, in order."""
+        outputs = self._outputs = []
+        self._handlers[type(event)](event, now)
+        if self.parked:
+            self._employ_parked(now)
+        return outputs
+
+    @property
+    def over(self) -> bool:
+        """Whether every process has come to its end."""
+        return self._ended == len(self.seats)
+
+    @property
+    def active(self) -> list[Seat]:
+        """The processes that the group has, or will have."""
+        return [seat for seat in self.seats.values() if seat.state not in ON_THEIR_WAY_OUT]
+
+    @property
+    def trained(self) -> list[int]:
+        """The seats whose model is the group's: of members, and of processes that only ran out of work."""
+        workers = dict.fromkeys(self.round.workers)
+        return [seat.index for seat in self.seats.values() if seat.worker in workers]
+
+    def name_of(self, seat: Seat, number: int) -> Gradient:
+        """The gradient that is this push of a process."""
+        return Gradient(seat.worker, number - seat.pushed_before)
+
+    # -- deciding, and what follows from a decision --
+
+    def _decide(self, event: Event, now: float) -> None:
+        reaction = self.coordinator.handle(event, now)
+        self._outputs.append(Record(now, event, reaction.commands, reaction.reason, reaction.estimates))
+        self._obey(reaction)
+
+    def _obey(self, reaction: Reaction) -> None:
+        outputs, members = self._outputs, self.members
+        for command in reaction.commands:
+            kind = type(command)
+            if kind is SendParameters:
+                self._release(members[command.worker])  # type: ignore[union-attr]
+            elif kind is ApplyUpdate:
+                outputs.append(self._update(command, reaction.settled))  # type: ignore[arg-type]
+            elif kind is DiscardGradient:
+                self._discard(reaction.settled, command.gradient)  # type: ignore[union-attr]
+            else:
+                assert kind is InterruptWorker
+                self._interrupt(members[command.worker])  # type: ignore[union-attr]
+
+    def _update(self, command: ApplyUpdate, settled: tuple[GradientArrived, ...]) -> MakeUpdate:
+        version = self.coordinator.progress.version
+        if not self.trains:
+            return MakeUpdate(version, (), 1.0)
+        parts = []
+        for number, arrived in enumerate(settled[: len(command.gradients)]):
+            weight = command.weights[number] if command.weights else 1.0
+            parts.append(Part(arrived, self._place_of(arrived.gradient), weight, version - 1 - arrived.version))
+            self.samples.applied(arrived)
+        return MakeUpdate(version, tuple(parts), self.round.samples)
+
+    def _discard(self, settled: tuple[GradientArrived, ...], gradient: Gradient) -> None:
+        self._outputs.append(Discard(gradient, self._place_of(gradient)))
+        if self.trains:
+            self.samples.discarded(next(arrived for arrived in settled if arrived.gradient == gradient))
+
+    def _place_of(self, gradient: Gradient) -> int:
+        """The seat where it lies; -1: its worker left, so that it was set aside."""
+        seat = self.members.get(gradient.worker)
+        return -1 if seat is None else seat.index
+
+    def _release(self, seat: Seat) -> None:
+        if not self.trains:
+            seat.version = self.coordinator.progress.version
+            self._outputs.append(Release(seat.index))
+            return
+        self.round.pull(seat.worker)
+        if seat.state is State.LEAVING:
+            return  # it is dismissed with this event
+        self._set_aside(seat)
+        self._send_on(seat)
+
+    def _send_on(self, seat: Seat) -> None:
+        seat.version = self.coordinator.progress.version
+        requested = seat.reserved is not None
+        unit, seat.reserved = seat.reserved or self.samples.lease_if_idle(seat), None
+        self._outputs.append(Release(seat.index, unit, requested))
+
+    def _set_aside(self, seat: Seat) -> None:
+        gradient = self.name_of(seat, seat.pushed)
+        if gradient in self.coordinator.progress.pending:
+            self._outputs.append(SetAside(gradient, seat.index))
+
+    def _interrupt(self, seat: Seat) -> None:
+        """A process that was told already, and has not answered, is served the newest parameters when it does."""
+        if not seat.interrupted:
+            seat.interrupted = True
+            self._outputs.append(Interrupt(seat.index))
+
+    # -- what members do --
+
+    def _push(self, event: GradientPushed, now: float) -> None:
+        seat = self.seats[event.seat]
+        if seat.state not in IN_THE_GROUP:
+            if seat.state in ON_THEIR_WAY_OUT or event.number <= seat.pushed:
+                return  # it was sent away before it knew, or this was delivered twice
+            raise ProtocolError(seat.worker, seat.state.value, "pushed a gradient after its work was done")
+        gradient = self.name_of(seat, event.number)
+        if gradient.clock < 1:
+            return  # delivered twice, from before the process came back
+        units: tuple[Unit, ...] = ()
+        if event.units and not self.coordinator.knows(gradient):
+            units = self.samples.behind(seat.worker, event.units)
+        arrived = GradientArrived(gradient, seat.version, event.samples, event.loss, units)
+        reaction = self.coordinator.handle(arrived, now)
+        self._outputs.append(Record(now, arrived, reaction.commands, reaction.reason, reaction.estimates))
+        if reaction is UNCHANGED:
+            return
+        seat.pushed = event.number
+        seat.interrupted = False
+        self._replaced = 0
+        if self.trains:
+            self.samples.hand_in(seat.worker, len(units))
+            self.round.push(seat.worker, event.samples)
+        self._obey(reaction)
+        self._dismiss_if_leaving(seat, now)
+
+    def _skip(self, event: BatchesSkipped, now: float) -> None:
+        seat = self.seats[event.seat]
+        if seat.state in IN_THE_GROUP:  # a process that was sent away gave its units back
+            self.samples.skipped(seat.worker, event.samples, event.units)
+            self._dismiss_if_leaving(seat, now)
+
+    def _restart(self, event: WorkDropped, now: float) -> None:
+        seat = self.seats[event.seat]
+        if seat.state not in IN_THE_GROUP:
+            return
+        seat.interrupted = False
+        if self.trains:
+            self.samples.interrupted(seat.worker, event.samples, event.units)
+        if seat.state is State.MEMBER:
+            self._send_on(seat)
+        self._dismiss_if_leaving(seat, now)
+
+    def _request(self, event: WorkRequested, now: float) -> None:
+        seat = self.seats[event.seat]
+        if seat.state in ON_THEIR_WAY_OUT:
+            self._dismiss_if_leaving(seat, now)
+            return
+        if seat.state in (State.STARTING, State.READY):
+            raise ConfigurationError(
+                f"worker {seat.index} asks for batches before it has a model: call worker.optimizer first"
+            )
+        seat.work = event.work
+        self.samples.open(event.work, seat.index, self.seats.values(), len(self.active))
+        unit = None if seat.state is State.FINISHING else self.samples.lease(seat)
+        if unit is not None or seat.state is State.FINISHING or self.samples.has_leased(seat):
+            self._outputs.append(Lease(seat.index, unit))  # None: it gathers batches, and this was the last one
+            return
+        # It leaves the group, so that nobody waits for it, but its process stays: work may come back.
+        seat.change(Change.RAN_OUT)
+        self.parked[seat.index] = seat
+        self._leave(seat, NO_WORK_LEFT, now)
+
+    # -- who enters --
+
+    def _enter(self, event: ModelArrived, now: float) -> None:
+        seat = self.seats[event.seat]
+        if seat.state in ON_THEIR_WAY_OUT:
+            return
+        seat.change(Change.MODEL_ARRIVED)
+        if self.begun:
+            self._join(seat, now)
+        else:
+            self._begin_if_all_are_here(now)
+
+    def _begin_if_all_are_here(self, now: float) -> None:
+        ready = [seat for seat in self.active if seat.state is State.READY]
+        if self.begun or not ready or (self._together and len(ready) < len(self.active)):
+            return
+        self.begun = True
+        self._outputs.append(BeginGroup(tuple(seat.index for seat in ready)))
+        for seat in ready:
+            self._join(seat, now)
+
+    def _join(self, seat: Seat, now: float) -> None:
+        if seat.state is State.PARKED:
+            seat.worker = self._new_id()
+            seat.pushed_before = seat.pushed
+            seat.reserved = self.samples.lease(seat)
+        seat.change(Change.JOINED)
+        self.members[seat.worker] = seat
+        self._decide(WorkerJoined(seat.worker), now)
+
+    def _new_id(self) -> int:
+        self._next_worker += 1
+        return self._next_worker - 1
+
+    def _employ_parked(self, now: float) -> None:
+        """Give work that came back to processes that have none; when all is done, let them come to their end."""
+        while self.parked and self.samples.came_back:
+            self._join(self.parked.pop(next(iter(self.parked))), now)
+        if self.parked and self.samples.all_done:
+            for seat in self.parked.values():
+                seat.change(Change.TOLD_TO_FINISH)
+                self._outputs.append(Lease(seat.index, None))
+            self.parked.clear()
+
+    # -- who leaves --
+
+    def _leave(self, seat: Seat, reason: str, now: float) -> None:
+        """The worker is gone, and its next batches with it. What it pushed keeps its units until its fate is known."""
+        if self.members.pop(seat.worker, None) is None:
+            return
+        if self.trains:
+            self._set_aside(seat)  # its process may come back, under another id
+            self.round.leave(seat.worker, reason)
+            self.samples.left(seat.worker)
+        seat.reserved = None
+        seat.interrupted = False
+        self._decide(WorkerLeft(seat.worker, reason), now)
+
+    def _dismiss_if_leaving(self, seat: Seat, now: float) -> None:
+        if seat.state is State.LEAVING:
+            self._dismiss(seat, now)
+
+    def _dismiss(self, seat: Seat, now: float) -> None:
+        self.parked.pop(seat.index, None)
+        seat.change(Change.TOLD_TO_STOP)
+        self.samples.abandon(seat)
+        self._leave(seat, MADE_SMALLER, now)
+        self._outputs.append(Dismiss(seat.index))
+
+    def _finish(self, event: ProcessFinished, now: float) -> None:
+        seat = self.seats[event.seat]
+        expected = seat.state in ON_THEIR_WAY_OUT
+        self._end(seat, FINISHED, now)
+        if not expected and not self.begun:
+            self._outputs.append(
+                GiveUp(f"worker {seat.index} finished without a model: `train` must call worker.optimizer(model, ...)")
+            )
+
+    def _die(self, event: ProcessDied, now: float) -> None:
+        """A process died: replace it, go on without it, or say why that is impossible."""
+        seat = self.seats[event.seat]
+        before = seat.state
+        self._end(seat, event.reason, now)
+        if before in ON_THEIR_WAY_OUT:
+            return
+        died = f"worker {seat.index}: {event.reason}"
+        active = self.active
+        had_work = before not in (State.PARKED, State.FINISHING)
+        if self._least is not None and len(active) < self.wanted and had_work:
+            self._replaced += 1
+            if self._replaced > MOST_REPLACEMENTS:
+                self._outputs.append(GiveUp(f"{died}; {MOST_REPLACEMENTS} others that took its place died as well"))
+                return
+            self._add_seat()
+        elif not active:
+            self._outputs.append(GiveUp(f"{died}, and it was the last"))
+        elif not self.begun and self._together:
+            self._outputs.append(GiveUp(f"{died} before the group began"))
+
+    def _end(self, seat: Seat, reason: str, now: float) -> None:
+        if seat.state is State.GONE:
+            return
+        self.parked.pop(seat.index, None)
+        seat.change(Change.ENDED)
+        self._ended += 1
+        self.samples.abandon(seat)
+        self._leave(seat, reason, now)
+
+    # -- how many there are --
+
+    def _add_seat(self) -> None:
+        index = self._new_id()
+        self.seats[index] = Seat(index)
+        self._outputs.append(StartProcess(index))
+
+    def _resize(self, event: SizeRequested, now: float) -> None:
+        """Make the group this large: new processes join, the newest ones leave once they handed in their gradient."""
+        self.wanted = max(self._least or 1, min(event.workers, self._most or event.workers))
+        active = self.active
+        for _ in range(len(active), self.wanted):
+            self._add_seat()
+        for seat in active[self.wanted :]:
+            computes = seat.worker in self.members and seat.worker not in self.coordinator.progress.waiting
+            if computes and seat.worker not in self.coordinator.progress.newcomers:
+                seat.change(Change.ASKED_TO_LEAVE)
+            else:
+                self._dismiss(seat, now)
+        if not self.begun:
+            self._begin_if_all_are_here(now)

@@ -1,0 +1,161 @@
+"""What goes into a lifecycle and what comes out of it. A seat is named by its index, a gradient by worker and clock.
+
+`UpdateApplied` and `DeadlinePassed` of the core go in as well; `Record`s come out among the commands, in their order.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from paceline.core.messages import DeadlinePassed, Gradient, GradientArrived, Record, Unit, UpdateApplied
+from paceline.lifecycle.work import Work
+
+
+class ModelArrived(msgspec.Struct, frozen=True, gc=False):
+    """A process has made its model, and waits to begin."""
+
+    seat: int
+
+
+class WorkRequested(msgspec.Struct, frozen=True, gc=False):
+    """A process asks for a unit of work, and waits for it."""
+
+    seat: int
+    work: Work
+
+
+class GradientPushed(msgspec.Struct, frozen=True, gc=False):
+    """A process has handed in a gradient, and waits. A second delivery has the same number."""
+
+    seat: int
+    number: int  # of this push among all of its process, from 1
+    samples: int = 1
+    units: int = 0  # leased ones that it is made of, the oldest first
+    loss: float | None = None
+
+
+class BatchesSkipped(msgspec.Struct, frozen=True, gc=False):
+    """A gradient was not finite; its samples are dropped, and the process goes on."""
+
+    seat: int
+    samples: int
+    units: int
+
+
+class WorkDropped(msgspec.Struct, frozen=True, gc=False):
+    """An interrupted process has dropped its gradient, and waits for new parameters."""
+
+    seat: int
+    samples: int
+    units: int
+
+
+class ProcessFinished(msgspec.Struct, frozen=True, gc=False):
+    """A process came to its end as it should."""
+
+    seat: int
+
+
+class ProcessDied(msgspec.Struct, frozen=True, gc=False):
+    seat: int
+    reason: str
+
+
+class SizeRequested(msgspec.Struct, frozen=True, gc=False):
+    """Somebody outside wants the group to have so many workers."""
+
+    workers: int
+
+
+GroupEvent: TypeAlias = (
+    ModelArrived
+    | WorkRequested
+    | GradientPushed
+    | BatchesSkipped
+    | WorkDropped
+    | ProcessFinished
+    | ProcessDied
+    | SizeRequested
+    | UpdateApplied
+    | DeadlinePassed
+)
+
+
+class StartProcess(msgspec.Struct, frozen=True, gc=False):
+    seat: int
+
+
+class BeginGroup(msgspec.Struct, frozen=True, gc=False):
+    """Every model is here: the group begins with the parameters of the first of these."""
+
+    seats: tuple[int, ...]
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a request for work. None: there is nothing left to do."""
+
+    seat: int
+    unit: Unit | None
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """Give a process that waits the newest parameters, and its next unit of work if there is one; it goes on."""
+
+    seat: int
+    unit: Unit | None = None
+    requested: bool = False  # it was parked: this is the answer to its request for work
+
+
+class Interrupt(msgspec.Struct, frozen=True, gc=False):
+    """Tell a process to drop what it computes."""
+
+    seat: int
+
+
+class Dismiss(msgspec.Struct, frozen=True, gc=False):
+    """Tell a process to stop: the group does without it."""
+
+    seat: int
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """One gradient of an update."""
+
+    arrived: GradientArrived
+    seat: int  # where it was pushed, and lies unless it was set aside; -1: its worker has left
+    weight: float
+    staleness: int
+
+
+class MakeUpdate(msgspec.Struct, frozen=True, gc=False):
+    """One optimizer step from these gradients. Nothing that comes after it is sent before it is done."""
+
+    version: int  # after the update
+    parts: tuple[Part, ...]
+    samples_per_round: float
+
+
+class SetAside(msgspec.Struct, frozen=True, gc=False):
+    """A gradient has no fate yet, and its process will use the memory where it lies."""
+
+    gradient: Gradient
+    seat: int
+
+
+class Discard(msgspec.Struct, frozen=True, gc=False):
+    gradient: Gradient
+    seat: int  # where it was pushed, and lies unless it was set aside; -1: its worker has left
+
+
+class GiveUp(msgspec.Struct, frozen=True, gc=False):
+    """The group cannot go on."""
+
+    reason: str
+
+
+GroupCommand: TypeAlias = (
+    StartProcess | BeginGroup | Lease | Release | Interrupt | Dismiss | MakeUpdate | SetAside | Discard | GiveUp
+)
+Output: TypeAlias = Record | GroupCommand

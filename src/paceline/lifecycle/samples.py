@@ -1,0 +1,111 @@
+"""What becomes of the samples behind the gradients: leased from a ledger, or brought along by the workers themselves.
+
+Of batches of their own nobody knows the number, and nobody can give them back: they are only counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from paceline.core.errors import ConfigurationError
+from paceline.core.messages import GradientArrived, Unit
+from paceline.lifecycle.seats import Seat, State
+from paceline.lifecycle.work import Work, WorkLedger
+
+
+class Samples:
+    def __init__(self, epochs: int) -> None:
+        self.ledger: WorkLedger | None = None  # None: the workers bring batches of their own, or have not asked yet
+        self.dropped = 0  # samples whose gradient was not used, and that nobody can give back
+        self._epochs = epochs
+        self._work: Work | None = None
+
+    # -- leasing --
+
+    def open(self, work: Work, asked_by: int, seats: Collection[Seat], active: int) -> None:
+        """From the first request for work on there is a ledger, which all must share."""
+        if self._work is None:
+            if work.samples < active:
+                raise ConfigurationError(
+                    f"the data set has {work.samples} samples, fewer than the {active} workers: take fewer workers"
+                )
+            self._work = work
+            static = work.sharding == "static"
+            self.ledger = WorkLedger(work.samples, self._epochs, len(seats) if static else 1)
+            for part, seat in enumerate(seats):
+                if static:
+                    seat.part = part
+                    if seat.state in (State.DISMISSED, State.GONE):
+                        self.ledger.abandon(part)
+        elif (work.samples, work.sharding) != (self._work.samples, self._work.sharding):
+            raise ConfigurationError(
+                f"worker {asked_by} wants {work.sharding} batches of {work.samples} samples, others"
+                f" {self._work.sharding} batches of {self._work.samples}: all must share one data set in one way"
+            )
+
+    def lease(self, seat: Seat) -> Unit | None:
+        """The next unit of what this process asks for."""
+        if self.ledger is None or seat.work is None or seat.state is State.LEAVING:
+            return None
+        return self.ledger.lease(seat.worker, seat.work.batch_size, seat.part)
+
+    def lease_if_idle(self, seat: Seat) -> Unit | None:
+        """What comes along with parameters; nothing, if the process still has some, as with two steps per batch."""
+        return None if self.has_leased(seat) else self.lease(seat)
+
+    def has_leased(self, seat: Seat) -> bool:
+        return self.ledger is not None and self.ledger.leased_by(seat.worker) > 0
+
+    @property
+    def came_back(self) -> bool:
+        """Whether there is work for a process that has none."""
+        return self.ledger is not None and self.ledger.available
+
+    @property
+    def all_done(self) -> bool:
+        """Whether no work can come back any more."""
+        ledger = self.ledger
+        return ledger is not None and not (ledger.remaining or ledger.leased or ledger.undecided)
+
+    # -- fates --
+
+    def behind(self, worker: int, units: int) -> tuple[Unit, ...]:
+        """The units that the worker's next gradient is made of."""
+        return () if self.ledger is None else self.ledger.oldest(worker, units)
+
+    def hand_in(self, worker: int, units: int) -> None:
+        if self.ledger is not None and units:
+            self.ledger.hand_in(worker, units)
+
+    def applied(self, arrived: GradientArrived) -> None:
+        if self.ledger is not None:
+            self.ledger.finish(arrived.units)
+
+    def discarded(self, arrived: GradientArrived) -> None:
+        if self.ledger is not None and arrived.units:
+            self.ledger.give_back(arrived.units)
+        else:
+            self.dropped += arrived.samples
+
+    def skipped(self, worker: int, samples: int, units: int) -> None:
+        """A gradient was not finite, and was never handed in."""
+        self.dropped += samples
+        if self.ledger is not None:
+            self.ledger.drop(worker, units)
+
+    def interrupted(self, worker: int, samples: int, units: int) -> None:
+        """The worker dropped what it was at."""
+        if self.ledger is not None and units:
+            self.ledger.release(worker, units)
+        else:
+            self.dropped += samples
+
+    def left(self, worker: int) -> None:
+        """The worker is gone. What it pushed keeps its units until its fate is known."""
+        if self.ledger is not None:
+            self.ledger.release(worker)
+
+    def abandon(self, seat: Seat) -> None:
+        """The process is gone, or is about to be: its part of the data set is for anybody."""
+        if self.ledger is not None and seat.part is not None:
+            self.ledger.abandon(seat.part)

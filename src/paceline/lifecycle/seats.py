@@ -1,0 +1,114 @@
+"""One process of a group, from its start to its end: its states, and which may follow which.
+
+```
+starting ──▶ ready ──▶ member ──▶ parked ──▶ finishing        the way of a process that does all its work
+                         ▲  │        │
+                         │  └──▶ leaving ──▶ dismissed        the way of one that the group can do without
+                         └───────────┘                        work came back
+```
+Any process may end at any time. A member computes, waits, or is a newcomer: that is the coordinator's to know.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from paceline.core.messages import Unit
+from paceline.lifecycle.work import Work
+
+
+class State(Enum):
+    STARTING = "starting"  # its process was asked for; its model is not here yet
+    READY = "ready"  # its model is here, and the group has not begun
+    MEMBER = "a member"  # it belongs to the group, under a worker id
+    PARKED = "parked"  # it asked for work and there was none; its process waits for an answer
+    FINISHING = "finishing"  # it was told that no work is left, and comes to its end
+    LEAVING = "leaving"  # a member that goes as soon as it has handed in what it is at
+    DISMISSED = "dismissed"  # it was told to stop; its process has not ended yet
+    GONE = "gone"
+
+
+class Change(Enum):
+    MODEL_ARRIVED = "its model arrived"
+    JOINED = "it joined the group"
+    RAN_OUT = "there was no work for it"
+    TOLD_TO_FINISH = "it was told that no work is left"
+    ASKED_TO_LEAVE = "it was asked to leave"
+    TOLD_TO_STOP = "it was told to stop"
+    ENDED = "its process ended"
+
+
+TRANSITIONS: dict[State, dict[Change, State]] = {
+    State.STARTING: {
+        Change.MODEL_ARRIVED: State.READY,
+        Change.TOLD_TO_STOP: State.DISMISSED,
+        Change.ENDED: State.GONE,
+    },
+    State.READY: {
+        Change.JOINED: State.MEMBER,
+        Change.TOLD_TO_STOP: State.DISMISSED,
+        Change.ENDED: State.GONE,
+    },
+    State.MEMBER: {
+        Change.RAN_OUT: State.PARKED,
+        Change.ASKED_TO_LEAVE: State.LEAVING,
+        Change.TOLD_TO_STOP: State.DISMISSED,
+        Change.ENDED: State.GONE,
+    },
+    State.PARKED: {
+        Change.JOINED: State.MEMBER,
+        Change.TOLD_TO_FINISH: State.FINISHING,
+        Change.TOLD_TO_STOP: State.DISMISSED,
+        Change.ENDED: State.GONE,
+    },
+    State.FINISHING: {
+        Change.TOLD_TO_STOP: State.DISMISSED,
+        Change.ENDED: State.GONE,
+    },
+    State.LEAVING: {
+        Change.TOLD_TO_STOP: State.DISMISSED,
+        Change.ENDED: State.GONE,
+    },
+    State.DISMISSED: {
+        Change.ENDED: State.GONE,
+    },
+    State.GONE: {},
+}
+
+IN_THE_GROUP = (State.MEMBER, State.LEAVING)  # these have a worker id, and no others
+ON_THEIR_WAY_OUT = (State.LEAVING, State.DISMISSED, State.GONE)
+
+
+class Seat:
+    """A process and what the group knows of it. While it is a member it has a worker id; each time that it comes back
+    it gets a new one, because the id of a worker that left is never used again."""
+
+    __slots__ = (
+        "index",
+        "interrupted",
+        "part",
+        "pushed",
+        "pushed_before",
+        "reserved",
+        "state",
+        "version",
+        "work",
+        "worker",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index  # its name, and its first worker id
+        self.state = State.STARTING
+        self.worker = index  # its present worker id, or the last one that it had
+        self.pushed = 0  # pushes of its process
+        self.pushed_before = 0  # those of them that were made under earlier ids
+        self.version = 0  # of the parameters that it holds
+        self.interrupted = False  # it was told to drop its gradient, and has not answered
+        self.part: int | None = None  # of the data set, where each process has its own
+        self.work: Work | None = None  # what it asks for, once it has asked
+        self.reserved: Unit | None = None  # the answer to the question of a process that was parked
+
+    def change(self, change: Change) -> None:
+        following = TRANSITIONS[self.state].get(change)
+        assert following is not None, f"process {self.index} is {self.state.value}: {change.value} cannot happen"
+        self.state = following

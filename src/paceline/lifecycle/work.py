@@ -1,0 +1,166 @@
+"""Which worker works on which samples: units of work that are leased, given back, and never lost.
+
+An epoch is an order of the data set, decided by (seed, epoch) alone, and a unit is a stretch of it, as long as the
+batch of the worker that takes it. With dynamic sharding the group shares one order, so that fast workers take more.
+With static sharding (the papers' way) the data set is cut into one part per worker at the beginning, and every worker
+walks through orders of its own part; the part of a worker that is gone is up for anybody.
+
+A unit is done when its gradient was applied. If that was discarded or its worker died it goes back, and another worker
+takes it. So every sample counts once per epoch, or is counted as dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from paceline.core.errors import ConfigurationError, ProtocolError
+from paceline.core.messages import Unit
+
+
+class Work(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker asks for: batches of this size, of a data set of this size."""
+
+    samples: int
+    batch_size: int
+    sharding: str = "dynamic"
+
+
+class WorkLedger:
+    """The group's book of units: not yet given out, returned, leased, without a fate, done."""
+
+    def __init__(self, samples: int, epochs: int, parts: int = 1) -> None:
+        if samples < 1:
+            raise ConfigurationError("the data set is empty: there is nothing to train on")
+        self.samples = samples
+        self.epochs = epochs
+        self.parts = parts
+        self.applied = 0  # samples whose gradient became part of an update
+        self.dropped = 0  # samples whose gradient was not finite, and was skipped
+        # The epoch and position up to which each part was given out; with more parts than samples some are empty.
+        self._at = {part: (0, 0) if part < samples else (epochs, 0) for part in range(parts)}
+        self._unowned = [0] if parts == 1 else []  # the parts that are for anybody
+        self._returned: deque[Unit] = deque()
+        self._leased: dict[int, deque[Unit]] = {}
+        self._undecided = 0  # samples of gradients without a fate
+
+    def lease(self, worker: int, batch_size: int, part: int | None = None) -> Unit | None:
+        """The next unit for this worker, from its own part if it has one; None: there is none for it at present.
+
+        Returned ones go first, to close their epoch soon.
+        """
+        if batch_size < 1:
+            raise ConfigurationError(f"batch_size is {batch_size}; it must be at least 1")
+        unit = self._from_returned(batch_size)
+        if unit is None and part in self._at:
+            unit = self._from_part(part, batch_size)
+        while unit is None and self._unowned:
+            unit = self._from_part(self._unowned[0], batch_size)
+            if unit is None:
+                self._unowned.pop(0)
+        if unit is not None:
+            self._leased.setdefault(worker, deque()).append(unit)
+        return unit
+
+    def _from_returned(self, batch_size: int) -> Unit | None:
+        if not self._returned:
+            return None
+        unit = self._returned.popleft()
+        if unit.samples > batch_size:  # it was another worker's, with larger batches
+            self._returned.appendleft(msgspec.structs.replace(unit, begin=unit.begin + batch_size))
+            unit = msgspec.structs.replace(unit, end=unit.begin + batch_size)
+        return unit
+
+    def _from_part(self, part: int, batch_size: int) -> Unit | None:
+        epoch, begin = self._at[part]
+        if epoch == self.epochs:
+            return None
+        size = self._size(part)
+        end = min(begin + batch_size, size)
+        self._at[part] = (epoch, end) if end < size else (epoch + 1, 0)
+        return Unit(epoch, begin, end, part, self.parts)
+
+    def _size(self, part: int) -> int:
+        return len(range(part, self.samples, self.parts))
+
+    def oldest(self, worker: int, units: int) -> tuple[Unit, ...]:
+        """The first units that this worker has: those that its next gradient is made of."""
+        leased = self._leased.get(worker, ())
+        if units > len(leased):
+            raise ProtocolError(worker, "computing", f"hands in {units} units of work, and has {len(leased)}")
+        return tuple(leased[number] for number in range(units))
+
+    def hand_in(self, worker: int, units: int = 1) -> tuple[Unit, ...]:
+        """The worker pushed the gradient of its oldest units; they are part of it until its fate is known."""
+        handed_in = tuple(self._leased[worker].popleft() for _ in range(units))
+        self._undecided += _samples(handed_in)
+        return handed_in
+
+    def finish(self, units: Sequence[Unit]) -> None:
+        """The gradient of these units was applied."""
+        self._undecided -= _samples(units)
+        self.applied += _samples(units)
+
+    def give_back(self, units: Sequence[Unit]) -> None:
+        """The gradient of these units was discarded."""
+        self._undecided -= _samples(units)
+        self._returned.extend(units)
+
+    def drop(self, worker: int, units: int = 1) -> None:
+        """The worker skips the oldest batches that it has: their gradient is not finite."""
+        self.dropped += _samples([self._leased[worker].popleft() for _ in range(units)])
+
+    def release(self, worker: int, units: int | None = None) -> None:
+        """The worker gives up the newest units that it has, or all; what it handed in is not among them."""
+        leased = self._leased.get(worker, deque())
+        count = len(leased) if units is None else units
+        self._returned.extend([leased.pop() for _ in range(count)][::-1])
+
+    def leased_by(self, worker: int) -> int:
+        """How many units this worker has, and has not handed in."""
+        return len(self._leased.get(worker, ()))
+
+    def abandon(self, part: int) -> None:
+        """The owner of this part is gone: it is up for anybody."""
+        if self.parts > 1 and part in self._at and part not in self._unowned:
+            self._unowned.append(part)
+
+    @property
+    def available(self) -> bool:
+        """Whether any worker could be given something."""
+        return bool(self._returned) or any(self._at[part][0] < self.epochs for part in self._unowned)
+
+    @property
+    def workers(self) -> list[int]:
+        """The workers that have units."""
+        return [worker for worker, units in self._leased.items() if units]
+
+    @property
+    def undecided(self) -> int:
+        """Samples of gradients that have no fate yet."""
+        return self._undecided
+
+    @property
+    def leased(self) -> int:
+        """Samples that workers are at."""
+        return sum(map(_samples, self._leased.values()))
+
+    @property
+    def remaining(self) -> int:
+        """Samples that were not given out yet, or came back."""
+        ahead = 0
+        for part, (epoch, begin) in self._at.items():
+            if epoch < self.epochs:
+                ahead += (self.epochs - epoch) * self._size(part) - begin
+        return ahead + _samples(self._returned)
+
+    @property
+    def complete(self) -> bool:
+        """Every sample of every epoch was applied, or dropped."""
+        return self.applied + self.dropped == self.samples * self.epochs
+
+
+def _samples(units: Sequence[Unit]) -> int:
+    return sum(unit.samples for unit in units)

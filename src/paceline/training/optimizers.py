@@ -1,0 +1,130 @@
+"""The optimizer that lives on the server: how it is described, and how it is made of that description."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+
+from paceline.core.errors import ConfigurationError
+from paceline.training.layout import Layout
+
+# They treat every number for itself, so a whole group of parameters may be one flat tensor: a step then costs the same
+# however many layers the model has. In the types below the result is the same to the last bit, with `foreach` as well;
+# the kernels of `fused`, and those of shorter types, round differently where a tensor ends.
+EXACT = (torch.float32, torch.float64)
+ELEMENTWISE = (
+    *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
+    *(torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop, torch.optim.ASGD),
+)
+
+
+class OptimizerSpec(NamedTuple):
+    """How to make the optimizer: its class, its arguments, and groups of names with arguments of their own."""
+
+    kind: type[torch.optim.Optimizer]
+    arguments: dict[str, Any]
+    groups: list[tuple[list[str], dict[str, Any]]]
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
+    scheduler_every: int | None = None  # samples between two of its steps; None: an epoch
+
+
+class Piece(NamedTuple):
+    """A stretch of the flat parameters that the optimizer sees as one tensor."""
+
+    group: int
+    begin: int
+    size: int
+    shape: tuple[int, ...]
+
+
+def pieces_of(layout: Layout, spec: OptimizerSpec) -> list[Piece]:
+    """One piece per parameter; neighbours of one group are one piece where the optimizer cannot tell the difference."""
+    group_of = {name: number for number, (names, _) in enumerate(spec.groups) for name in names}
+    fused = any(options.get("fused") for options in (spec.arguments, *(own for _, own in spec.groups)))
+    merges = spec.kind in ELEMENTWISE and layout.dtype in EXACT and not fused
+    pieces: list[Piece] = []
+    begin = 0
+    for entry in layout.parameters:
+        group = group_of.get(entry.name)
+        if group is not None:
+            last = pieces[-1] if pieces else None
+            if merges and last is not None and last.group == group and last.begin + last.size == begin:
+                pieces[-1] = Piece(group, last.begin, last.size + entry.size, (last.size + entry.size,))
+            else:
+                pieces.append(Piece(group, begin, entry.size, (entry.size,) if merges else entry.shape))
+        begin += entry.size
+    return pieces
+
+
+def make_optimizer(
+    spec: OptimizerSpec, pieces: Sequence[Piece], tensors: Sequence[nn.Parameter]
+) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]] = [{"params": [], **options} for _, options in spec.groups]
+    for piece, tensor in zip(pieces, tensors, strict=True):
+        groups[piece.group]["params"].append(tensor)
+    try:
+        optimizer = spec.kind(groups, **spec.arguments)
+    except (TypeError, ValueError) as problem:
+        raise ConfigurationError(f"{spec.kind.__name__} cannot be made: {problem}") from None
+    if any("lr" not in group for group in optimizer.param_groups):
+        raise ConfigurationError(f"{spec.kind.__name__} has no learning rate: its groups need an 'lr'")
+    return optimizer
+
+
+def make_scheduler(spec: OptimizerSpec, optimizer: torch.optim.Optimizer) -> Any:
+    if spec.scheduler is None:
+        return None
+    if spec.scheduler_every is not None and spec.scheduler_every < 1:
+        raise ConfigurationError(f"scheduler_every is {spec.scheduler_every}; it must be at least 1 sample")
+    try:
+        scheduler = spec.scheduler(optimizer)
+    except (TypeError, ValueError) as problem:
+        raise ConfigurationError(f"the scheduler cannot be made: {problem}") from None
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        raise ConfigurationError("ReduceLROnPlateau needs a figure at every step; take a schedule that counts steps")
+    return scheduler
+
+
+def spec_of(
+    layout: Layout,
+    names: Mapping[int, str],
+    kind: type[torch.optim.Optimizer],
+    groups: Sequence[Mapping[str, Any]] | None,
+    arguments: Mapping[str, Any],
+) -> OptimizerSpec:
+    """The description that crosses to the server. `names`: of the model's parameters, by their id()."""
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise ConfigurationError(
+            f"{kind!r} is no optimizer class: give the class and its arguments, as in"
+            " worker.optimizer(model, torch.optim.SGD, lr=0.1); the object is made on the server"
+        )
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigurationError(f"{kind.__name__} computes gradients itself (it needs a closure): it cannot be remote")
+    grouped: list[tuple[list[str], dict[str, Any]]] = []
+    if groups is None:
+        grouped.append(([entry.name for entry in layout.parameters], {}))
+    seen: set[str] = set()
+    for number, group in enumerate(groups or ()):
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise ConfigurationError(f"parameter group {number} has no 'params'")
+        given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        for each in given:
+            if id(each) not in names:
+                raise ConfigurationError(f"parameter group {number} has a parameter that is not the model's")
+            if names[id(each)] in seen:
+                raise ConfigurationError(f"parameter {names[id(each)]!r} is there twice in the parameter groups")
+            seen.add(names[id(each)])
+        own = {key: value for key, value in group.items() if key != "params"}
+        grouped.append(([names[id(each)] for each in given if each.requires_grad], own))
+    return OptimizerSpec(kind, dict(arguments), grouped)
+
+
+def warm_up() -> None:
+    """Make an optimizer once: the first one of a process loads two seconds' worth of modules."""
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)

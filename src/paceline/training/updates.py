@@ -1,0 +1,84 @@
+"""From the gradients of an update to the one that the optimizer sees: combine them, then correct the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from paceline.core.messages import Statistics, Unit
+from paceline.training.layout import squared_norm
+
+
+class Contribution(NamedTuple):
+    """One gradient of an update, and where it comes from. Its memory is the store's to use: the sum is formed in the
+    first one's."""
+
+    gradient: Tensor  # flat
+    samples: int
+    weight: float = 1.0
+    loss: float | None = None
+    squared_norm: float | None = None  # where it is known already
+    worker: int = -1
+    version: int = 0  # of the parameters that it was computed on
+    staleness: int = 0
+    units: tuple[Unit, ...] = ()
+
+
+class Rate(NamedTuple):
+    """What DBW is told of the step that an update makes."""
+
+    step_size: float  # of a full round
+    lr_scaling: str
+
+
+def combine(contributions: Sequence[Contribution], rate: Rate | None) -> tuple[Tensor, Statistics | None]:
+    """Their sum, each by its weight and its share of the samples; with a rate, also what they were like."""
+    samples = sum(contribution.samples for contribution in contributions)
+    shares = [contribution.weight * contribution.samples / samples for contribution in contributions]
+    norms = [] if rate is None else [_norm_of(contribution) for contribution in contributions]
+    total = contributions[0].gradient  # formed where the first gradient lies
+    if shares != [1.0]:
+        total.mul_(shares[0])
+    for contribution, share in zip(contributions[1:], shares[1:], strict=True):
+        total.add_(contribution.gradient, alpha=share)
+    return total, None if rate is None else _statistics(contributions, shares, norms, total, rate)
+
+
+def correct(gradient: Tensor, contributions: Sequence[Contribution]) -> None:
+    """Make up for what is wrong with the combined gradient, in place, such as its age. Nothing is so far."""
+
+
+def _statistics(
+    contributions: Sequence[Contribution], shares: Sequence[float], norms: Sequence[float], total: Tensor, rate: Rate
+) -> Statistics | None:
+    """What DBW decides by, at the price of one more look at the mean: the worker that computed a gradient knows its
+    norm.
+
+    With weights w of sum 1, E[sum w |g|^2 - |sum w g|^2] = V (1 - sum w^2), whatever the weights are. None: the
+    numbers are too large, or the weights too small, to say anything.
+    """
+    sum_of_shares = sum(shares)
+    if not (sum_of_shares > 0 and math.isfinite(sum(norms))):
+        return None
+    weights = [share / sum_of_shares for share in shares]
+    norm = norms[0] if len(norms) == 1 else squared_norm(total) / sum_of_shares**2
+    spread = sum(weight * own for weight, own in zip(weights, norms, strict=True)) - norm
+    free = 1 - sum(weight**2 for weight in weights)
+    known = [contribution.loss for contribution in contributions if contribution.loss is not None]
+    losses = [loss for loss in known if math.isfinite(loss)]
+    return Statistics(
+        gradients=len(contributions),
+        squared_norm=norm,
+        variance=max(0.0, spread) / free if free > 0 else None,
+        loss=sum(losses) / len(losses) if losses else None,
+        learning_rate=rate.step_size,
+        lr_scaling=rate.lr_scaling,
+    )
+
+
+def _norm_of(contribution: Contribution) -> float:
+    known = contribution.squared_norm
+    return squared_norm(contribution.gradient) if known is None else known
