@@ -16,6 +16,7 @@ from group import VARIANTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from record_keeper import RecordKeeper
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import (
@@ -50,8 +51,8 @@ from paceline.runtimes.speeds import (
 
 
 def recorded(policy: Policy | str, simulation: Simulation) -> tuple[Summary, list[Record]]:
-    records: list[Record] = []
-    return simulate(policy, simulation, observers=[records.append]), records
+    keeper = RecordKeeper()
+    return simulate(policy, simulation, observers=[keeper]), keeper.records
 
 
 def arrivals(policy: Policy | str, simulation: Simulation, worker: int | None = None) -> list[float]:

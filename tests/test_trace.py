@@ -12,6 +12,7 @@ from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import ApplyUpdate, Gradient, GradientArrived, SendParameters, WorkerJoined
 from paceline.experiment import Simulation, Slowdown, run_directory, simulate
 from paceline.policies import POLICIES, policy
+from paceline.recording.observer import Observer, observe_methods
 from paceline.recording.replay import first_difference, replay
 from paceline.recording.trace import FORMAT, Record, Trace, TraceWriter
 
@@ -252,3 +253,17 @@ def test_two_policies_never_share_a_run_directory(tmp_path: Path) -> None:
     texts = ["asp", "asp:", "dssp", "dssp:capped=TRUE", "dssp:capped=FALSE", "dbw:learning_rate=1e-05"]
     texts.append("dbw:learning_rate=1e+05")
     assert len({run_directory(tmp_path, text, EVENTFUL) for text in texts}) == len(texts)
+
+
+def test_observers_that_see_no_records_are_left_out_of_the_driver() -> None:
+    class Blind(Observer):
+        pass
+
+    class Seeing(Observer):
+        def observe(self, record: Record) -> None: ...
+
+    class Inheriting(Seeing):
+        pass
+
+    seeing, inheriting = Seeing(), Inheriting()
+    assert observe_methods([Blind(), seeing, Observer(), inheriting]) == (seeing.observe, inheriting.observe)

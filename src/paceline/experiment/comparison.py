@@ -21,6 +21,7 @@ import msgspec
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Estimates
 from paceline.experiment.simulation import Simulation, worker_speeds
+from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record
@@ -148,7 +149,7 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
             lr_scaling=comparison.lr_scaling,
             evaluate_every=comparison.evaluate_every,
             speeds=speeds,
-            observers=[choices.observe, timeline.observe],
+            observers=[choices, timeline],
             on_evaluation=note,
         )
     except DivergedError as problem:
@@ -163,7 +164,7 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     )
 
 
-class _Choices:
+class _Choices(Observer):
     """Keeps the estimates of a run; of a long one evenly every second, fourth, ..."""
 
     def __init__(self) -> None:

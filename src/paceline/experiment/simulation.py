@@ -15,8 +15,8 @@ from paceline.core.spec import build
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.metrics import RunMetrics, Summary
+from paceline.recording.observer import Observer
 from paceline.recording.trace import TraceWriter
-from paceline.runtimes.driver import Observer
 from paceline.runtimes.iteration_times import read_iteration_times
 from paceline.runtimes.pace import Slowdown
 from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
@@ -63,14 +63,11 @@ def simulate(
         speeds = worker_speeds(simulation)
     chosen = policy_for(policy, len(speeds))
     metrics = RunMetrics()
-    watching: list[Observer] = [metrics.observe, *observers]
     writer = None if trace_file is None else TraceWriter(trace_file, name)
-    if writer is not None:
-        watching.append(writer.observe)
     simulator = Simulator(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
-        watching,
+        [metrics, *observers, *([writer] if writer else [])],
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
         time_scale=min(each.mean for each in speeds.values()),

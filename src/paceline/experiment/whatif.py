@@ -67,7 +67,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
             for worker, each in workers.items()
         ]
         typical = min(each.mean for each in speeds.values())
-        simulator = Simulator(simulated, Coordinator(chosen), [metrics.observe], time_scale=typical)
+        simulator = Simulator(simulated, Coordinator(chosen), [metrics], time_scale=typical)
         simulator.run(Stop(duration=trace.end))
         summaries.append(metrics.summary(name, simulator.now))
     return summaries

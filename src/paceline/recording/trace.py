@@ -13,6 +13,7 @@ import msgspec
 
 from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import Command, Estimates, Event
+from paceline.recording.observer import Observer
 
 FORMAT = "paceline-trace-1"
 
@@ -39,7 +40,7 @@ class Closing(msgspec.Struct, frozen=True):
     records: int
 
 
-class TraceWriter:
+class TraceWriter(Observer):
     """Writes a trace as the run goes on. Without `close` it has no closing line and reads as cut off."""
 
     def __init__(self, path: Path, policy: str) -> None:

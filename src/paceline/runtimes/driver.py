@@ -1,11 +1,11 @@
-"""Carries events to the coordinator and commands to the runtime, and shows both to whoever observes.
+"""Carries events to the coordinator and commands to the runtime, and shows both to the observers.
 
 The same few lines run in the simulator, on one machine and on a cluster; what differs is the port.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from typing_extensions import assert_never
 
@@ -19,17 +19,16 @@ from paceline.core.messages import (
     SendParameters,
     UpdateApplied,
 )
+from paceline.recording.observer import Observer, observe_methods
 from paceline.recording.trace import Record
 from paceline.runtimes.port import Port
-
-Observer = Callable[[Record], None]
 
 
 class Driver:
     def __init__(self, coordinator: Coordinator, port: Port, observers: Sequence[Observer] = ()) -> None:
         self._coordinator = coordinator
         self._port = port
-        self._observers = tuple(observers)
+        self._observe_methods = observe_methods(observers)
         self._woken_at: float | None = None  # the wake-up call that was asked for last
 
     def deliver(self, event: Event, now: float) -> None:
@@ -52,7 +51,7 @@ class Driver:
     def _step(self, event: Event, now: float) -> UpdateApplied | None:
         reaction = self._coordinator.handle(event, now)
         record = Record(now, event, reaction.commands, reaction.reason, reaction.estimates)
-        for observe in self._observers:
+        for observe in self._observe_methods:
             observe(record)
         applied = None
         port = self._port
