@@ -126,6 +126,7 @@ class LocalServer:
                 self._employ_the_parked()
         self.ended_at = self.now
         if self.port.aggregation is not None:
+            self._gauge.measure(self.port.aggregation, len(self.port.members), self.ended_at)
             store = self.port.aggregation.store
             self._evaluations.finish(store, self.port.replicas, self.ended_at, lambda: self.interrupted)
 
