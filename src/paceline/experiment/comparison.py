@@ -7,6 +7,7 @@ was. Trials run in several processes, each in one thread; what they find does no
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import statistics
@@ -318,7 +319,7 @@ def learning_rows(rows: Iterable[Row]) -> list[LearningRow]:
     ]
 
 
-def _quality(row: Row) -> tuple[float, float, float]:
-    """Less is better: did not diverge, soonest at the target, most accurate in the end; a factor of 1 wins a tie."""
+def _quality(row: Row) -> tuple[float, float, float, float]:
+    """Less is better: did not diverge, soonest at the target, most accurate in the end; of equals the nearest to 1."""
     time = row.time
-    return (len(row.problems), float("inf") if time is None else time[0], -row.accuracy)
+    return (len(row.problems), math.inf if time is None else time[0], -row.accuracy, abs(math.log(row.factor)))
