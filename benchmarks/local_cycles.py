@@ -24,7 +24,8 @@ import torch
 from torch import nn
 
 import paceline
-from paceline.recording.progress_log import Evaluation, Measurement
+from paceline.recording.observer import Observer
+from paceline.recording.progress_log import Measurement
 from paceline.training.parameters import warm_up
 
 SIZES = (1_000, 100_000, 1_000_000, 10_000_000)
@@ -83,7 +84,7 @@ def unavoidable(size: int, threads: int) -> float:
     return sorted(times)[len(times) // 2]
 
 
-class MemoryWatch:
+class MemoryWatch(Observer):
     """The greatest memory of this process while a run goes on: private, and in the segments that it shares."""
 
     def __init__(self) -> None:
@@ -95,8 +96,6 @@ class MemoryWatch:
             segments, private = resident()
             self.private = max(self.private, private - self.before)
             self.segments = max(self.segments, segments)
-
-    def evaluated(self, evaluation: Evaluation) -> None: ...
 
 
 def resident() -> tuple[int, int]:
@@ -115,7 +114,7 @@ def server_memory(size: int, workers: int) -> dict[str, float]:
     watch = MemoryWatch()
     with tempfile.TemporaryDirectory() as into:
         train = partial(cycle, size=size, cycles=60, momentum=0.9, into=into)
-        paceline.launch(train, workers=workers, policy="bsp", watchers=[watch])
+        paceline.launch(train, workers=workers, policy="bsp", observers=[watch])
     one = 4 * size
     # Half of a segment is the gradient slot; the other half is the worker's own replica of the model.
     held, allowed = watch.private + watch.segments // 2, one * (1 + 1 + workers)

@@ -53,6 +53,7 @@ from paceline.experiment.simulation import Simulation
 from paceline.experiment.virtual_training import train_virtually
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
+from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
 from paceline.training.data import fetch, order_of, units_from_numbers
 from paceline.training.layout import layout_of, views
@@ -249,8 +250,16 @@ class ByHand:
 # -- time --
 
 
-class Turns:
-    """An observer that does by hand what the run did since its last turn, and times both."""
+class RecordKeeper(Observer):
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def observe(self, record: Record) -> None:
+        self.records.append(record)
+
+
+class Turns(Observer):
+    """Does by hand what the run did since its last turn, and times both."""
 
     def __init__(self, plan: Plan, hand: ByHand) -> None:
         self.run: list[float] = []  # seconds of each turn
@@ -322,8 +331,9 @@ class Measured:
         self._turns: list[Turns] = []
         self._as_recorded: list[Turns] = []
         self._decisions: list[list[float]] = []
-        self._records: list[Record] = []
-        train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, observers=[self._records.append])
+        keeper = RecordKeeper()
+        train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, observers=[keeper])
+        self._records = keeper.records
 
     def repeat(self) -> None:
         self._turns.append(self._take_turns(self.policy))
@@ -336,7 +346,7 @@ class Measured:
         records = [each for each in self._records if not (told and isinstance(each.event, UpdateApplied))]
         plan, hand = Plan(records, self._task, self._simulation.seed), ByHand(self._task)
         turns = Turns(plan, hand)
-        result = train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, observers=[turns.observe])
+        result = train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, observers=[turns])
         hand.do(plan.until())
         found = torch.cat([each.reshape(-1) for each in result.model_state.values()])
         assert torch.equal(found, hand.flat.detach()), f"{policy}: by hand it comes to something else"

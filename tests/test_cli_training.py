@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -12,13 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from paceline.cli import main
-from paceline.core.messages import WorkerLeft
 from paceline.recording.replay import first_difference
-from paceline.recording.trace import Record, Trace
-from paceline.report.live import PlainLines
+from paceline.recording.trace import Trace
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from paceline.cli import main; main()"]
@@ -100,15 +96,6 @@ def test_a_terminal_sees_a_live_table(tmp_path: Path) -> None:
     assert process.wait(60) == 0
     text = seen.decode()
     assert "starting the workers" in text and "computes" in text and "samples/s" in text
-
-
-def test_the_loss_of_a_worker_is_told_and_the_end_of_its_work_is_not() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    lines = PlainLines("asp", console)
-    lines.observe(Record(3.25, WorkerLeft(2, "its process died")))
-    lines.observe(Record(4.0, WorkerLeft(1, "no work left")))
-    lines.observe(Record(4.0, WorkerLeft(0, "finished")))
-    assert console.file.getvalue() == "asp: worker 2 left after 3.2 s: its process died\n"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,15 @@ def test_rows_take_the_best_learning_rate_and_say_never_where_a_seed_did_not_get
     assert ssp.times == [10.0, None] and ssp.time is None
 
 
+def test_of_learning_rates_that_do_equally_well_the_one_nearest_to_the_given_wins() -> None:
+    def winner(*factors: float) -> float:
+        (row,) = rows_of([outcome("bsp", 0, [0.9], factor) for factor in factors], ["bsp"], 0.8)
+        return row.factor
+
+    assert winner(0.5, 1.0, 2.0) == winner(2.0, 1.0, 0.5) == 1.0
+    assert winner(0.1, 3.0) == 3.0 and winner(0.4, 2.0) == 2.0  # by ratio
+
+
 def test_the_mean_of_curves_is_drawn_where_all_of_them_are() -> None:
     mean = mean_curve([[(0.0, 0.0), (4.0, 4.0)], [(2.0, 0.0), (3.0, 1.0), (9.0, 1.0)]])
     assert mean[0] == (2.0, 1.0) and mean[-1] == (4.0, 2.5)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F
+from record_keeper import RecordKeeper
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -155,9 +156,9 @@ def train(
     problem: Quadratic, policy: str, group: Simulation = STRAGGLING, *, scaling: str = "linear", epochs: int = 1000
 ) -> tuple[RunResult, list[Record]]:
     """A real training in virtual time, and all that happened."""
-    records: list[Record] = []
-    result = train_virtually(problem.task, policy, group, epochs=epochs, lr_scaling=scaling, observers=[records.append])
-    return result, records
+    keeper = RecordKeeper()
+    result = train_virtually(problem.task, policy, group, epochs=epochs, lr_scaling=scaling, observers=[keeper])
+    return result, keeper.records
 
 
 def updates_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from record_keeper import RecordKeeper
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import GradientArrived
 from paceline.experiment import Simulation, simulate
-from paceline.recording.trace import Record
 from paceline.runtimes.iteration_times import read_iteration_times
 
 HEADER = "worker,iteration,seconds\n"
@@ -110,13 +110,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_recorded_times_are_used_in_order_and_from_the_beginning_again(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
     path.write_text(HEADER + "4,0,1\n4,1,2\n9,0,2.5\n")
-    arrivals: list[tuple[float, int]] = []
-
-    def note(record: Record) -> None:
-        if isinstance(record.event, GradientArrived):
-            arrivals.append((record.now, record.event.gradient.worker))
-
-    summary = simulate("asp", Simulation(trace=str(path), duration=9.0), observers=[note])
+    keeper = RecordKeeper()
+    summary = simulate("asp", Simulation(trace=str(path), duration=9.0), observers=[keeper])
+    arrivals = [
+        (record.now, record.event.gradient.worker)
+        for record in keeper.records
+        if isinstance(record.event, GradientArrived)
+    ]
     assert [now for now, worker in arrivals if worker == 4] == [1.0, 3.0, 4.0, 6.0, 7.0, 9.0]
     assert [now for now, worker in arrivals if worker == 9] == [2.5, 5.0, 7.5]
     assert [each.worker for each in summary.workers] == [4, 9]

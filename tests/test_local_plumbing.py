@@ -26,8 +26,8 @@ from paceline.runtimes.local.control import ANSWER, PIPE, Control, request
 from paceline.runtimes.local.evaluator import Evaluator
 from paceline.runtimes.local.memory import SMALL, create, map_segment, pack, unpack
 from paceline.runtimes.local.messages import Evaluate, Evaluated, Failed, Finished, FromEvaluator, Push, Stop, ToServer
-from paceline.runtimes.pace import Pace, Slowdown
-from paceline.runtimes.speeds import Constant, Lognormal, Recorded
+from paceline.runtimes.pace import Pace
+from paceline.runtimes.speeds import Constant, Lognormal, Recorded, Slowdown
 from paceline.training.layout import layout_of
 from paceline.training.replica import Replica
 

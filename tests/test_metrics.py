@@ -232,7 +232,7 @@ def test_a_trace_gives_the_figures_of_the_live_run(text: str, tmp_path: Path) ->
         intervals=(1.0, 1.3, 1.9), jitter=0.1, joins={2: 3.3}, failures={1: 17.1}, duration=30.05, seed=3
     )
     live, path = Timeline(12.0), tmp_path / "trace.jsonl"
-    summary = simulate(text, simulation, trace_file=path, observers=[live.observe])
+    summary = simulate(text, simulation, trace_file=path, observers=[live])
     trace, metrics, timeline = Trace(path), RunMetrics(), Timeline(12.0)
     for record in trace:
         metrics.observe(record)

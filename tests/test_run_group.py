@@ -17,8 +17,8 @@ from paceline.experiment.run_files import MODEL, Configuration, RunFiles, fresh_
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation, Measurement, MetricsWriter, read_metrics
 from paceline.recording.trace import Record, Trace
-from paceline.runtimes.pace import Pace, Slowdown
-from paceline.runtimes.speeds import Constant, Lognormal, Recorded
+from paceline.runtimes.pace import Pace
+from paceline.runtimes.speeds import Constant, Lognormal, Recorded, Slowdown
 from paceline.training.checkpoint import load_state
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from group import VARIANTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from record_keeper import RecordKeeper
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import (
@@ -50,8 +52,8 @@ from paceline.runtimes.speeds import (
 
 
 def recorded(policy: Policy | str, simulation: Simulation) -> tuple[Summary, list[Record]]:
-    records: list[Record] = []
-    return simulate(policy, simulation, observers=[records.append]), records
+    keeper = RecordKeeper()
+    return simulate(policy, simulation, observers=[keeper]), keeper.records
 
 
 def arrivals(policy: Policy | str, simulation: Simulation, worker: int | None = None) -> list[float]:
@@ -124,12 +126,12 @@ def test_a_seed_decides_the_draws() -> None:
     ],
 )
 def test_a_slow_down_by_three_from_10_to_20(work: float, now: float, seconds: float) -> None:
-    assert slowed(lambda iteration, now: work, 3.0, 10.0, 20.0)(0, now) == pytest.approx(seconds)
+    assert slowed([Slowdown(0, 3.0, 10.0, 20.0)])(work, now) == pytest.approx(seconds)
 
 
 def test_a_slow_down_without_an_end() -> None:
-    draw = slowed(lambda iteration, now: 2.0, 3.0, 10.0, math.inf)
-    assert [draw(0, now) for now in (0.0, 9.0, 10.0, 1e6)] == [2.0, 4.0, 6.0, 6.0]
+    seconds = slowed([Slowdown(0, 3.0, 10.0)])
+    assert [seconds(2.0, now) for now in (0.0, 9.0, 10.0, 1e6)] == [2.0, 4.0, 6.0, 6.0]
 
 
 TIMES = st.floats(0, 50, allow_subnormal=False)
@@ -139,7 +141,7 @@ TIMES = st.floats(0, 50, allow_subnormal=False)
 @given(work=st.floats(0.01, 50), now=TIMES, factor=st.floats(1, 10), begin=TIMES, length=st.floats(0.01, 50))
 def test_a_slow_down_does_the_same_work(work: float, now: float, factor: float, begin: float, length: float) -> None:
     end = begin + length
-    until = now + slowed(lambda iteration, now: work, factor, begin, end)(0, now)
+    until = now + slowed([Slowdown(0, factor, begin, end)])(work, now)
     slow = max(0.0, min(until, end) - max(now, begin))
     assert until - now - slow + slow / factor == pytest.approx(work, rel=1e-6)
 
@@ -149,6 +151,33 @@ def test_slow_downs_of_one_worker_add_up() -> None:
     simulation = Simulation(intervals=(1.0, 1.0), slowdowns=slow, duration=16.0)
     assert arrivals("asp", simulation, 0) == [1.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 13.0, 16.0]
     assert len(arrivals("asp", simulation, 1)) == 16
+
+
+def test_slow_downs_that_overlap_multiply() -> None:
+    # By 2 from 0 to 20 and by 3 from 10 on: 5 s of work are done by 10, 10/6 s more by 20, the rest at a third.
+    both = [Slowdown(0, 2.0, 0.0, 20.0), Slowdown(0, 3.0, 10.0)]
+    for slowdowns in (both, both[::-1]):
+        assert slowed(slowdowns)(10.0, 0.0) == pytest.approx(20 + 3 * (10 - 5 - 10 / 6)) == 30.0
+    simulation = Simulation(intervals=(10.0,), slowdowns=tuple(both), duration=40.0)
+    assert arrivals("asp", simulation) == [30.0]
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    work=st.floats(0.01, 50),
+    now=TIMES,
+    given=st.lists(st.tuples(st.floats(1, 10), TIMES, st.floats(0.01, 50)), max_size=4),
+)
+def test_slow_downs_do_the_same_work(work: float, now: float, given: list[tuple[float, float, float]]) -> None:
+    slowdowns = [Slowdown(0, factor, begin, begin + length) for factor, begin, length in given]
+    until = now + slowed(slowdowns)(work, now)
+    inside = [time for each in slowdowns for time in (each.begin, each.until) if now < time < until]
+    times = sorted({now, until, *inside})
+    done = 0.0
+    for begin, end in pairwise(times):
+        middle = (begin + end) / 2
+        done += (end - begin) / math.prod(each.factor for each in slowdowns if each.begin <= middle < each.until)
+    assert done == pytest.approx(work, rel=1e-6)
 
 
 def test_what_a_worker_draws_does_not_depend_on_the_policy() -> None:

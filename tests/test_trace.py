@@ -12,6 +12,8 @@ from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import ApplyUpdate, Gradient, GradientArrived, SendParameters, WorkerJoined
 from paceline.experiment import Simulation, Slowdown, run_directory, simulate
 from paceline.policies import POLICIES, policy
+from paceline.recording.observer import Observer, observe_methods
+from paceline.recording.progress_log import Measurement
 from paceline.recording.replay import first_difference, replay
 from paceline.recording.trace import FORMAT, Record, Trace, TraceWriter
 
@@ -252,3 +254,41 @@ def test_two_policies_never_share_a_run_directory(tmp_path: Path) -> None:
     texts = ["asp", "asp:", "dssp", "dssp:capped=TRUE", "dssp:capped=FALSE", "dbw:learning_rate=1e-05"]
     texts.append("dbw:learning_rate=1e+05")
     assert len({run_directory(tmp_path, text, EVENTFUL) for text in texts}) == len(texts)
+
+
+def test_the_file_is_never_more_than_a_second_behind_a_run_that_is_measured(tmp_path: Path) -> None:
+    now, path = 0.0, tmp_path / "trace.jsonl"
+    writer = TraceWriter(path, "asp", clock=lambda: now)
+
+    def on_disk() -> int:
+        return len(list(Trace(path, allow_cut_off=True)))
+
+    assert on_disk() == 0  # the header is there at once
+    writer.observe(Record(0.0, WorkerJoined(0)))
+    now = 0.99
+    writer.observe(Record(0.99, WorkerJoined(1)))
+    assert on_disk() == 0
+    now = 1.0
+    writer.observe(Record(1.0, WorkerJoined(2)))
+    assert on_disk() == 3  # a second after the last time
+    now = 1.1
+    writer.observe(Record(1.1, WorkerJoined(3)))
+    assert on_disk() == 3
+    now = 1.25
+    writer.measured(Measurement(1.25, 0, None, 1, 0, 4, 0.1, None))  # nothing happens, and it is measured
+    assert on_disk() == 4
+    writer.close(2.0)
+
+
+def test_observers_that_see_no_records_are_left_out_of_the_driver() -> None:
+    class Blind(Observer):
+        pass
+
+    class Seeing(Observer):
+        def observe(self, record: Record) -> None: ...
+
+    class Inheriting(Seeing):
+        pass
+
+    seeing, inheriting = Seeing(), Inheriting()
+    assert observe_methods([Blind(), seeing, Observer(), inheriting]) == (seeing.observe, inheriting.observe)

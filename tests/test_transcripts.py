@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from record_keeper import RecordKeeper
 
 from paceline.core.messages import (
     ApplyUpdate,
@@ -23,7 +24,6 @@ from paceline.core.messages import (
 )
 from paceline.experiment import Simulation, simulate
 from paceline.policies import POLICIES
-from paceline.recording.trace import Record
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 
@@ -56,15 +56,6 @@ def command_line(command: Command) -> str:
 
 
 def transcript(scenario: dict[str, str]) -> str:
-    lines: list[str] = []
-
-    def observe(record: Record) -> None:
-        lines.append(f"{record.now:5g}  {event_line(record.event)}")
-        for command in record.commands:
-            lines.append(f"         {command_line(command)}")
-        if record.reason:
-            lines.append(f"         because {record.reason}")
-
     def times(name: str) -> dict[int, float]:
         pairs = (pair.split("@") for pair in scenario.get(name, "").split(",") if pair)
         return {int(worker): float(time) for worker, time in pairs}
@@ -75,7 +66,15 @@ def transcript(scenario: dict[str, str]) -> str:
         joins=times("join"),
         failures=times("fail"),
     )
-    simulate(scenario["policy"], simulation, observers=[observe])
+    keeper = RecordKeeper()
+    simulate(scenario["policy"], simulation, observers=[keeper])
+    lines = []
+    for record in keeper.records:
+        lines.append(f"{record.now:5g}  {event_line(record.event)}")
+        for command in record.commands:
+            lines.append(f"         {command_line(command)}")
+        if record.reason:
+            lines.append(f"         because {record.reason}")
     return "\n".join(lines) + "\n"
 
 

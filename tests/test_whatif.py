@@ -64,6 +64,14 @@ def test_an_interrupted_iteration_is_not_an_iteration_time(tmp_path: Path) -> No
     assert list(workers) == [0, 1] and set(workers[0].times) == {1.0}  # the third never finished one
 
 
+def test_an_interrupt_that_comes_too_late_for_a_push_does_not_begin_its_iteration_anew(tmp_path: Path) -> None:
+    group = Simulation(intervals=(1.0, 1.02), push_delay=0.05, duration=10.0)
+    simulate("backup:k=1,late=interrupt", group, trace_file=tmp_path / "trace.jsonl")
+    workers = recorded_workers(Trace(tmp_path / "trace.jsonl"))
+    assert workers[0].times == pytest.approx([1.05] * 9)
+    assert workers[1].times == pytest.approx([1.07] * 6)  # at other times it was interrupted early enough
+
+
 def test_the_recommendation_names_the_policy_its_gain_and_why(recorded: Trace) -> None:
     said = recommendation(whatif(recorded, ["bsp", "ssp", "elastic-bsp", "asp"]), "bsp")
     assert said.startswith("take elastic-bsp: 2.") and "times the gradients of bsp in the same time" in said

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from typer import Exit, Option
 
 from paceline.cli import options
@@ -21,13 +21,13 @@ from paceline.cli.arguments import policy_names, size_of_group, slowdown, times_
 from paceline.core.messages import GradientArrived
 from paceline.experiment import Simulation, policy_for, run_directory, simulate, stop_of, worker_speeds
 from paceline.recording.metrics import Summary
+from paceline.recording.observer import Observer
 from paceline.recording.timeline import Timeline
 from paceline.recording.trace import Record
 from paceline.report.console import output
 from paceline.report.gantt import gantt, legend
 from paceline.report.tables import comparison, remarks
-from paceline.runtimes.driver import Observer
-from paceline.runtimes.simulated.simulator import Stop
+from paceline.runtimes.simulated.simulator import RunEnd
 
 GANTT_ROUNDS = 8  # iterations of the slowest worker that the strip shows
 PROGRESS_EVERY = 20_000  # records between two movements of the progress bar
@@ -101,7 +101,7 @@ def simulate_command(
             timeline = Timeline(shown)
             into = None if trace_out is None else run_directory(trace_out, name, simulation)
             with _interruptible() as interrupt, _progress(name, stop_of(simulation, speeds)) as progress:
-                observers = [interrupt, progress, timeline.observe] if wants_strip else [interrupt, progress]
+                observers = [interrupt, progress, *([timeline] if wants_strip else [])]
                 summary = simulate(name, simulation, speeds=speeds, trace_file=into, observers=observers)
             summaries.append(summary)
             if wants_strip:
@@ -119,48 +119,59 @@ def simulate_command(
         console.print(remark, highlight=False, markup=False)
 
 
+class _Interrupt(Observer):
+    """Ends the run at Ctrl-C, between two records, so that no record of a trace is torn."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:  # a second time: whatever takes so long, end it
+            raise KeyboardInterrupt
+        self.pressed = True
+
+    def observe(self, record: Record) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def _interruptible() -> Iterator[Observer]:
-    """An observer that ends the run at Ctrl-C, between two records, so that no record of a trace is torn."""
-    pressed = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        if pressed:  # a second time: whatever takes so long, end it
-            raise KeyboardInterrupt
-        pressed = True
-
-    def observe(record: Record) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, note)
+    interrupt = _Interrupt()
+    before = signal.signal(signal.SIGINT, interrupt.note)
     try:
-        yield observe
+        yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
-    if pressed:
+    if interrupt.pressed:
         raise KeyboardInterrupt
 
 
+class _Progress(Observer):
+    """Moves a progress bar, which draws itself in a thread of its own."""
+
+    def __init__(self, bar: Progress, task: TaskID, stop: RunEnd) -> None:
+        self._bar, self._task, self._stop = bar, task, stop
+        self._seen = 0
+
+    def observe(self, record: Record) -> None:
+        self._seen += 1
+        if self._seen % PROGRESS_EVERY != 0:
+            return
+        if math.isfinite(self._stop.duration):
+            self._bar.update(self._task, completed=record.now)
+        elif math.isfinite(self._stop.pushes):
+            self._bar.update(self._task, completed=self._seen)
+        elif isinstance(record.event, GradientArrived):
+            self._bar.update(self._task, completed=record.event.version)
+
+
 @contextmanager
-def _progress(name: str, stop: Stop) -> Iterator[Observer]:
-    """An observer that moves a progress bar on a terminal's stderr, and does nothing elsewhere."""
+def _progress(name: str, stop: RunEnd) -> Iterator[Observer]:
+    """A progress bar on a terminal's stderr, and nothing elsewhere."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=min(stop.duration, stop.updates, stop.pushes))
-        seen = 0
-
-        def observe(record: Record) -> None:
-            nonlocal seen
-            seen += 1
-            if seen % PROGRESS_EVERY != 0:
-                return
-            if math.isfinite(stop.duration):
-                bar.update(task, completed=record.now)
-            elif math.isfinite(stop.pushes):
-                bar.update(task, completed=seen)
-            elif isinstance(record.event, GradientArrived):
-                bar.update(task, completed=record.event.version)
-
-        yield observe
+        if console.is_terminal:
+            yield _Progress(bar, bar.add_task(name, total=min(stop.duration, stop.updates, stop.pushes)), stop)
+        else:
+            yield Observer()

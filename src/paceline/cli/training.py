@@ -100,8 +100,7 @@ def _run(
             evaluate_every=asked.evaluate_every,
             run_dir=directory,
             group=asked.group,
-            observers=[timeline.observe] if view is None else [timeline.observe, view.observe],
-            watchers=[] if view is None else [view],
+            observers=[timeline, view],
         )
     wants_strip = console.is_terminal if asked.gantt is None else asked.gantt
     if wants_strip and not asked.as_json:

@@ -11,6 +11,6 @@ from paceline.experiment.simulation import (
     stop_of,
     worker_speeds,
 )
-from paceline.runtimes.pace import Slowdown
+from paceline.runtimes.speeds import Slowdown
 
 __all__ = ["Simulation", "Slowdown", "policy_for", "run_directory", "simulate", "stop_of", "worker_speeds"]

@@ -7,6 +7,7 @@ was. Trials run in several processes, each in one thread; what they find does no
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import statistics
@@ -21,6 +22,7 @@ import msgspec
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Estimates
 from paceline.experiment.simulation import Simulation, worker_speeds
+from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record
@@ -148,7 +150,7 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
             lr_scaling=comparison.lr_scaling,
             evaluate_every=comparison.evaluate_every,
             speeds=speeds,
-            observers=[choices.observe, timeline.observe],
+            observers=[choices, timeline],
             on_evaluation=note,
         )
     except DivergedError as problem:
@@ -163,7 +165,7 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     )
 
 
-class _Choices:
+class _Choices(Observer):
     """Keeps the estimates of a run; of a long one evenly every second, fourth, ..."""
 
     def __init__(self) -> None:
@@ -317,7 +319,7 @@ def learning_rows(rows: Iterable[Row]) -> list[LearningRow]:
     ]
 
 
-def _quality(row: Row) -> tuple[float, float, float]:
-    """Less is better: did not diverge, soonest at the target, most accurate in the end; a factor of 1 wins a tie."""
+def _quality(row: Row) -> tuple[float, float, float, float]:
+    """Less is better: did not diverge, soonest at the target, most accurate in the end; of equals the nearest to 1."""
     time = row.time
-    return (len(row.problems), float("inf") if time is None else time[0], -row.accuracy)
+    return (len(row.problems), math.inf if time is None else time[0], -row.accuracy, abs(math.log(row.factor)))

@@ -12,8 +12,8 @@ import msgspec
 from paceline.core.errors import ConfigurationError
 from paceline.core.spec import build
 from paceline.runtimes.iteration_times import read_iteration_times
-from paceline.runtimes.pace import Pace, Slowdown
-from paceline.runtimes.speeds import SPEEDS, Constant, Recorded, SpeedModel
+from paceline.runtimes.pace import Pace
+from paceline.runtimes.speeds import SPEEDS, Constant, Recorded, Slowdown, SpeedModel
 from paceline.training.choices import LR_SCALINGS, NOT_FINITE
 
 MOST_WORKERS = 1024

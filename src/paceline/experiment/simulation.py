@@ -15,12 +15,21 @@ from paceline.core.spec import build
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.metrics import RunMetrics, Summary
+from paceline.recording.observer import Observer
 from paceline.recording.trace import TraceWriter
-from paceline.runtimes.driver import Observer
 from paceline.runtimes.iteration_times import read_iteration_times
-from paceline.runtimes.pace import Slowdown
 from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
-from paceline.runtimes.speeds import MOST_SIGMA, SPEEDS, Constant, Recorded, SpeedModel, jittered, slowed
+from paceline.runtimes.speeds import (
+    MOST_SIGMA,
+    SPEEDS,
+    Constant,
+    Draw,
+    Recorded,
+    Slowdown,
+    SpeedModel,
+    jittered,
+    slowed,
+)
 
 LONGEST = 1e100  # of any time or factor
 MOST_WORKERS = 1_000_000
@@ -63,14 +72,11 @@ def simulate(
         speeds = worker_speeds(simulation)
     chosen = policy_for(policy, len(speeds))
     metrics = RunMetrics()
-    watching: list[Observer] = [metrics.observe, *observers]
     writer = None if trace_file is None else TraceWriter(trace_file, name)
-    if writer is not None:
-        watching.append(writer.observe)
     simulator = Simulator(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
-        watching,
+        [metrics, *observers, *([writer] if writer else [])],
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
         time_scale=min(each.mean for each in speeds.values()),
@@ -168,13 +174,18 @@ def simulated_workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) 
         draw = speed.start(f"{simulation.seed}/{worker}/speed")
         if simulation.jitter:
             draw = jittered(draw, simulation.jitter, f"{simulation.seed}/{worker}/jitter")
-        for each in sorted(simulation.slowdowns, key=lambda each: each.begin):
-            if each.worker == worker:
-                draw = slowed(draw, each.factor, each.begin, each.until)
+        own = [slowdown for slowdown in simulation.slowdowns if slowdown.worker == worker]
+        if own:
+            draw = _slower(draw, own)
         workers.append(
             SimulatedWorker(worker, draw, simulation.joins.get(worker, 0.0), simulation.failures.get(worker))
         )
     return workers
+
+
+def _slower(draw: Draw, slowdowns: Sequence[Slowdown]) -> Draw:
+    stretched = slowed(slowdowns)
+    return lambda iteration, now: stretched(draw(iteration, now), now)
 
 
 def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> RunEnd:

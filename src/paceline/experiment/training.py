@@ -21,8 +21,8 @@ from paceline.experiment.run_files import RunFiles
 from paceline.experiment.simulation import policy_for
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics, Summary
-from paceline.recording.progress_log import Evaluation, Measurement, Watcher
-from paceline.runtimes.driver import Observer
+from paceline.recording.observer import Observer
+from paceline.recording.progress_log import Evaluation
 from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
 from paceline.runtimes.local.process import Assignment
 from paceline.runtimes.local.server import LocalServer
@@ -63,12 +63,9 @@ class InterruptedRun(KeyboardInterrupt):
         self.result = result
 
 
-class _Collector:
+class _Collector(Observer):
     def __init__(self) -> None:
         self.evaluations: list[Evaluation] = []
-
-    def measured(self, measurement: Measurement) -> None:
-        pass
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
@@ -91,7 +88,6 @@ def launch(
     run_dir: Path | str | None = None,
     group: Group | None = None,
     observers: Sequence[Observer] = (),
-    watchers: Sequence[Watcher] = (),
 ) -> RunResult:
     """Run `train(worker)` in so many processes on this machine, under this policy, and return what they learned.
 
@@ -144,8 +140,7 @@ def launch(
             lr_scaling=lr_scaling,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
-            observers=[metrics.observe, *([files.trace.observe, files.metrics.observe] if files else []), *observers],
-            watchers=[collector, *([files.metrics] if files else []), *watchers],
+            observers=[metrics, collector, *([files.trace, files.metrics] if files else []), *observers],
             control=None if files is None else files.control,
         )
         try:

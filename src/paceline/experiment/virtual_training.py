@@ -14,9 +14,9 @@ from paceline.experiment.training import RunResult
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics
+from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import TraceWriter
-from paceline.runtimes.driver import Observer
 from paceline.runtimes.simulated.simulator import RunEnd, Simulator
 from paceline.runtimes.speeds import SpeedModel
 from paceline.training.gradients import DivergedError
@@ -30,6 +30,7 @@ class _EvaluatedLearner(Learner):
     simulator: Simulator
     every: int | None
     evaluations: list[Evaluation]
+    observers: Sequence[Observer]
     tell: Callable[[Evaluation], bool | None] | None
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
@@ -43,6 +44,8 @@ class _EvaluatedLearner(Learner):
         store = self.store
         evaluation = Evaluation(self.simulator.now, store.samples, store.version, self.evaluate())
         self.evaluations.append(evaluation)
+        for observer in self.observers:
+            observer.evaluated(evaluation)
         if self.tell is not None and self.tell(evaluation):
             self.simulator.halt()
 
@@ -79,14 +82,14 @@ def train_virtually(
     simulator = Simulator(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
-        [metrics.observe, *([writer.observe] if writer else []), *observers],
+        [metrics, *([writer] if writer else []), *observers],
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
         time_scale=min(each.mean for each in speeds.values()),
         learner=learner,
     )
     learner.simulator = simulator
-    learner.evaluations, learner.tell = [], on_evaluation
+    learner.evaluations, learner.observers, learner.tell = [], observers, on_evaluation
     learner.every = None if task.test is None else evaluate_every or len(task.train)
     has_end = any(each is not None for each in (simulation.duration, simulation.updates, simulation.pushes))
     try:

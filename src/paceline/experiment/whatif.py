@@ -1,7 +1,8 @@
 """What other policies would have made of a run: its own iteration times, simulated again.
 
-The times come out of the trace of any run, simulated or real: from when a worker was given parameters to its push.
-If a policy lets a worker do more iterations than it did, its times begin again from the first.
+The times come out of the trace of any run, simulated or real: from when a worker was given parameters to its push. An
+interrupt begins an iteration anew, unless the push was on its way already; then the gradient arrives with the older
+version. If a policy lets a worker do more iterations than it did, its times begin again from the first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import TraceError
-from paceline.core.messages import AT_THE_END, GradientArrived, InterruptWorker, SendParameters, WorkerLeft
+from paceline.core.messages import AT_THE_END, ApplyUpdate, GradientArrived, InterruptWorker, SendParameters, WorkerLeft
 from paceline.experiment.simulation import policy_for
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.trace import Record, Trace
@@ -33,19 +34,25 @@ class Recording(msgspec.Struct):
 def recorded_workers(records: Iterable[Record]) -> dict[int, Recording]:
     """The iteration times of every worker that pushed anything."""
     found: dict[int, Recording] = {}
-    since: dict[int, float] = {}
+    begins: dict[int, list[tuple[int, float]]] = {}  # since a worker's last push: what it was given, and when
+    version = 0
     for record in records:
         match record.event:
-            case GradientArrived(gradient) if gradient.worker in since:
-                found[gradient.worker].times.append(record.now - since.pop(gradient.worker))
+            case GradientArrived(gradient, computed_on):
+                given = begins.pop(gradient.worker, [])
+                began = [time for begin_version, time in given if begin_version <= computed_on]
+                if began:
+                    found[gradient.worker].times.append(record.now - began[-1])
             case WorkerLeft(worker, reason) if worker in found and reason not in AT_THE_END:
                 found[worker].left_at = record.now
             case _:
                 pass
         for command in record.commands:
             match command:
+                case ApplyUpdate():
+                    version += 1
                 case SendParameters(worker) | InterruptWorker(worker):
-                    since[worker] = record.now
+                    begins.setdefault(worker, []).append((version, record.now))
                     found.setdefault(worker, Recording(record.now, []))
                 case _:
                     pass
@@ -67,7 +74,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
             for worker, each in workers.items()
         ]
         typical = min(each.mean for each in speeds.values())
-        simulator = Simulator(simulated, Coordinator(chosen), [metrics.observe], time_scale=typical)
+        simulator = Simulator(simulated, Coordinator(chosen), [metrics], time_scale=typical)
         simulator.run(RunEnd(duration=trace.end))
         summaries.append(metrics.summary(name, simulator.now))
     return summaries

@@ -17,6 +17,7 @@ from paceline.core.messages import (
     WorkerLeft,
 )
 from paceline.core.progress import Clocks
+from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
 
 
@@ -33,6 +34,7 @@ class WorkerNow(msgspec.Struct, frozen=True):
     worker: int
     pushes: int
     samples: int
+    member_seconds: float
     waiting_share: float
     waiting: bool
     reason: str  # why it waits, if it does
@@ -81,7 +83,7 @@ class _Worker:
         self.reason = ""
 
 
-class RunMetrics:
+class RunMetrics(Observer):
     """Give it every record, then ask for the summary."""
 
     def __init__(self) -> None:
@@ -173,16 +175,17 @@ class RunMetrics:
         worker.pushed_at = None
 
     def members(self, now: float) -> list[WorkerNow]:
-        """Everybody who is here, in the middle of a run."""
-        here = []
+        """All members, in the middle of a run."""
+        members = []
         for worker_id, worker in sorted(self._workers.items()):
             if worker.left is None:
                 waits = worker.pushed_at is not None
                 waited = worker.waited + (now - worker.pushed_at if worker.pushed_at is not None else 0.0)
-                share = waited / (now - worker.entered) if now > worker.entered else 0.0
+                stayed = now - worker.entered
+                share = waited / stayed if stayed > 0 else 0.0
                 reason = worker.reason if waits else ""
-                here.append(WorkerNow(worker_id, worker.pushes, worker.samples, share, waits, reason))
-        return here
+                members.append(WorkerNow(worker_id, worker.pushes, worker.samples, stayed, share, waits, reason))
+        return members
 
     def summary(self, policy: str, end: float) -> Summary:
         """The figures at the end of the run. It may be asked for once, because it ends every wait."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import msgspec
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Estimates
+from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
 
 
@@ -49,15 +50,7 @@ class Choice(msgspec.Struct, frozen=True, tag=True):
 Line: TypeAlias = Measurement | Evaluation | Choice
 
 
-class Watcher(Protocol):
-    """Whoever wants to see a run while it goes on."""
-
-    def measured(self, measurement: Measurement) -> None: ...
-
-    def evaluated(self, evaluation: Evaluation) -> None: ...
-
-
-class MetricsWriter:
+class MetricsWriter(Observer):
     """Appends every line as it comes, so that a run that is killed leaves what it had."""
 
     def __init__(self, path: Path, every: float = 1.0) -> None:

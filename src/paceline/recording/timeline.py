@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from paceline.core.messages import GradientArrived, InterruptWorker, SendParameters, WorkerLeft
+from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
 
 
@@ -17,7 +18,7 @@ class Span(NamedTuple):
     waiting: bool
 
 
-class Timeline:
+class Timeline(Observer):
     """Keeps the spans of the first `until` seconds; give it every record, then ask for the spans."""
 
     def __init__(self, until: float = math.inf) -> None:

@@ -5,16 +5,22 @@ Everything that people look at afterwards is computed from this file, and a repl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
 from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import Record as Record
+from paceline.recording.observer import Observer
+
+if TYPE_CHECKING:
+    from paceline.recording.progress_log import Measurement
 
 FORMAT = "paceline-trace-1"
+FLUSH_EVERY = 1.0  # seconds
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -29,25 +35,40 @@ class Closing(msgspec.Struct, frozen=True):
     records: int
 
 
-class TraceWriter:
-    """Writes a trace as the run goes on. Without `close` it has no closing line and reads as cut off."""
+class TraceWriter(Observer):
+    """Writes a trace as the run goes on. Without `close` it has no closing line and reads as cut off.
 
-    def __init__(self, path: Path, policy: str) -> None:
+    The file is at most a second behind a run that is measured a few times a second, as real runs are: what is written
+    goes to disk with every measurement, and with a record that comes a second after the last time.
+    """
+
+    def __init__(self, path: Path, policy: str, clock: Callable[[], float] = time.monotonic) -> None:
         try:
             self._file: BinaryIO = path.open("wb")
         except OSError as problem:
             raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
         self._encoder = msgspec.json.Encoder()
+        self._clock = clock
         self._records = 0
         self._write(Header(FORMAT, policy))
+        self._flush()
 
     def observe(self, record: Record) -> None:
         self._write(record)
         self._records += 1
+        if self._clock() >= self._flushed_at + FLUSH_EVERY:
+            self._flush()
+
+    def measured(self, measurement: Measurement) -> None:
+        self._flush()
 
     def close(self, end: float) -> None:
         with self._file:
             self._write(Closing(end, self._records))
+
+    def _flush(self) -> None:
+        self._file.flush()
+        self._flushed_at = self._clock()
 
     def _write(self, line: msgspec.Struct) -> None:
         self._file.write(self._encoder.encode(line) + b"\n")

@@ -1,83 +1,138 @@
-"""A run while it goes on: one live table on a terminal, plain lines elsewhere."""
+"""A run while it goes on: one live table on a terminal, plain lines elsewhere.
+
+The loop of the run only hands over what there is to see; a thread of its own draws it, so that a slow terminal holds up
+nobody.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from paceline.core.messages import AT_THE_END, WorkerLeft
-from paceline.recording.metrics import RunMetrics
+from paceline.recording.metrics import RunMetrics, WorkerNow
+from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.recording.trace import Record
 from paceline.report.gantt import COMPUTING, STYLES, WAITING
 from paceline.report.tables import percent
 
 BAR = 24  # cells
-MOST_WORKERS = 16
+MOST_ROWS = 16  # workers in the live table
 LINE_EVERY = 10.0  # seconds between two plain lines
 EVALUATION_EVERY = 2.0  # and between two that tell of evaluations
 
 
-class RunView(Protocol):
-    """Whoever shows a run."""
+class Snapshot(msgspec.Struct, frozen=True):
+    """A run at one moment, as the live table shows it."""
 
-    def observe(self, record: Record) -> None: ...
+    measurement: Measurement
+    members: tuple[WorkerNow, ...]  # the first few
+    more: int  # members that the table has no room for
+    figures: Mapping[str, float]  # of the latest evaluation
 
-    def measured(self, measurement: Measurement) -> None: ...
 
-    def evaluated(self, evaluation: Evaluation) -> None: ...
+class Drawer:
+    """A thread that draws what the run hands over: every line, and of several snapshots the latest.
+
+    Leave its `with` block, and all is drawn and the thread has ended. What the drawing raises is raised once in the
+    thread of the run: at the next hand-over, or at the end of the block.
+    """
+
+    def __init__(self, draw: Callable[[Sequence[str], Snapshot | None], None]) -> None:
+        """`draw(lines, snapshot)`: print the lines; show the snapshot, if there is a new one."""
+        self._draw = draw
+        self._problem: BaseException | None = None
+        self._changed = threading.Condition()  # guards the next three; nothing is drawn while it is held
+        self._lines: list[str] = []
+        self._snapshot: Snapshot | None = None
+        self._ended = False
+        # A daemon: if the terminal takes nothing, the second Ctrl-C ends the process all the same.
+        self._thread = threading.Thread(target=self._run, name="paceline drawer", daemon=True)
+
+    def __enter__(self) -> Drawer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        self._thread.join()
+        self._raise_problem()
+
+    def print(self, line: str) -> None:
+        self._raise_problem()
+        with self._changed:
+            self._lines.append(line)
+            self._changed.notify()
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._raise_problem()
+        with self._changed:
+            self._snapshot = snapshot
+            self._changed.notify()
+
+    def _raise_problem(self) -> None:
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+
+    def _run(self) -> None:
+        try:
+            while self._draw_next():
+                pass
+        except BaseException as problem:  # a SystemExit too: rich raises it when nobody reads its output any more
+            self._problem = problem
+
+    def _draw_next(self) -> bool:
+        """Draw what was handed over; False: the run has ended, and there is nothing left."""
+        with self._changed:
+            while not (self._lines or self._snapshot or self._ended):
+                self._changed.wait()
+            lines, self._lines = self._lines, []
+            snapshot, self._snapshot = self._snapshot, None
+        if not lines and snapshot is None:
+            return False
+        self._draw(lines, snapshot)
+        return True
 
 
-class LiveTable:
-    def __init__(self, title: str, live: Live) -> None:
+class LiveTable(Observer):
+    def __init__(self, title: str, drawer: Drawer) -> None:
         self._title = title
-        self._live = live
+        self._drawer = drawer
         self._metrics = RunMetrics()
-        self._figures: dict[str, float] = {}
+        self._figures: Mapping[str, float] = {}
 
     def observe(self, record: Record) -> None:
         self._metrics.observe(record)
         lost = loss_of_a_worker(record)
         if lost:
-            self._live.console.print(f"{self._title}: {lost}", highlight=False, markup=False, style="yellow")
+            self._drawer.print(f"{self._title}: {lost}")
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._figures = evaluation.figures
 
     def measured(self, measurement: Measurement) -> None:
-        self._live.update(Group(*self._lines(measurement)), refresh=True)
-
-    def _lines(self, now: Measurement) -> Iterator[Text | Table]:
-        yield Text.assemble((self._title, "bold"), "  ", progress_line(now, self._figures))
-        table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
-        for heading in ("worker", "pushes", "samples/s", "waited"):
-            table.add_column(heading, justify="right")
-        table.add_column("")
-        table.add_column("", overflow="ellipsis", no_wrap=True, ratio=1)
-        members = self._metrics.members(now.seconds)
-        for each in members[:MOST_WORKERS]:
-            waited = round(min(1.0, each.waiting_share) * BAR)
-            bar = Text.assemble((COMPUTING * (BAR - waited), STYLES[COMPUTING]), (WAITING * waited, STYLES[WAITING]))
-            rate = each.samples / now.seconds if now.seconds else 0.0
-            state = Text(each.reason or "waits", style="yellow") if each.waiting else Text("computes", style="green")
-            table.add_row(str(each.worker), f"{each.pushes:,}", f"{rate:,.0f}", percent(each.waiting_share), bar, state)
-        yield table
-        if len(members) > MOST_WORKERS:
-            yield Text(f"and {len(members) - MOST_WORKERS} more", style="dim")
+        members = self._metrics.members(measurement.seconds)
+        shown = tuple(members[:MOST_ROWS])
+        self._drawer.show(Snapshot(measurement, shown, len(members) - len(shown), self._figures))
 
 
-class PlainLines:
+class PlainLines(Observer):
     """One line now and then."""
 
-    def __init__(self, title: str, console: Console) -> None:
+    def __init__(self, title: str, drawer: Drawer) -> None:
         self._title = title
-        self._console = console
+        self._drawer = drawer
         self._next = LINE_EVERY
         self._next_evaluation = 0.0
 
@@ -99,11 +154,11 @@ class PlainLines:
             self._print(progress_line(measurement, {}))
 
     def _print(self, line: str) -> None:
-        self._console.print(f"{self._title}: {line}", highlight=False, markup=False, soft_wrap=True)
+        self._drawer.print(f"{self._title}: {line}")
 
 
 def loss_of_a_worker(record: Record) -> str:
-    """In words, if somebody left who was not expected to."""
+    """In words, if a worker left that was not expected to."""
     match record.event:
         case WorkerLeft(worker, reason) if reason not in AT_THE_END:
             return f"worker {worker} left after {record.now:.1f} s: {reason}"
@@ -111,7 +166,7 @@ def loss_of_a_worker(record: Record) -> str:
             return ""
 
 
-def progress_line(now: Measurement, figures: dict[str, float]) -> str:
+def progress_line(now: Measurement, figures: Mapping[str, float]) -> str:
     """How far a run is, in one line."""
     epoch = "" if now.epoch is None else f"epoch {min(now.epoch, now.epochs):.1f} of {now.epochs}"
     rate = now.samples / now.seconds if now.seconds else 0.0
@@ -125,14 +180,47 @@ def figure(name: str, value: float) -> str:
     return f"{name} {value:.1%}" if name == "accuracy" else f"{name} {value:.4g}"
 
 
+def table_of(title: str, snapshot: Snapshot) -> Group:
+    """A line about the run, and one row per worker."""
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    for heading in ("worker", "pushes", "samples/s", "waited"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    table.add_column("", overflow="ellipsis", no_wrap=True, ratio=1)
+    for member in snapshot.members:
+        waited = round(min(1.0, member.waiting_share) * BAR)
+        bar = Text.assemble((COMPUTING * (BAR - waited), STYLES[COMPUTING]), (WAITING * waited, STYLES[WAITING]))
+        rate = member.samples / member.member_seconds if member.member_seconds > 0 else 0.0
+        state = Text(member.reason or "waits", style="yellow") if member.waiting else Text("computes", style="green")
+        share = percent(member.waiting_share)
+        table.add_row(str(member.worker), f"{member.pushes:,}", f"{rate:,.0f}", share, bar, state)
+    run = Text.assemble((title, "bold"), "  ", progress_line(snapshot.measurement, snapshot.figures))
+    more = [Text(f"and {snapshot.more} more", style="dim")] if snapshot.more else []
+    return Group(run, table, *more)
+
+
 @contextmanager
-def view_of(title: str, console: Console, *, quiet: bool = False) -> Iterator[RunView | None]:
+def view_of(title: str, console: Console, *, quiet: bool = False) -> Iterator[Observer]:
     """What suits the console: a live table, plain lines, or nothing."""
     if quiet:
-        yield None
+        yield Observer()
     elif console.is_terminal:
         waiting = Text(f"{title}  starting the workers", style="dim")
         with Live(waiting, console=console, auto_refresh=False, transient=True) as live:
-            yield LiveTable(title, live)
+
+            def draw(lines: Sequence[str], snapshot: Snapshot | None) -> None:
+                for line in lines:
+                    console.print(line, highlight=False, markup=False, style="yellow")
+                if snapshot is not None:
+                    live.update(table_of(title, snapshot), refresh=True)
+
+            with Drawer(draw) as drawer:
+                yield LiveTable(title, drawer)
     else:
-        yield PlainLines(title, console)
+        with Drawer(lambda lines, _: _print_plainly(lines, console)) as drawer:
+            yield PlainLines(title, drawer)
+
+
+def _print_plainly(lines: Sequence[str], console: Console) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

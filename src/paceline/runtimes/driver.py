@@ -27,9 +27,8 @@ from paceline.lifecycle.messages import (
     StartProcess,
 )
 from paceline.lifecycle.validation import check_views
+from paceline.recording.observer import Observer, observe_methods
 from paceline.runtimes.port import Port
-
-Observer = Callable[[Record], None]
 
 
 class Driver:
@@ -39,7 +38,7 @@ class Driver:
         self._lifecycle = lifecycle
         self._deadline = lifecycle.coordinator.deadline
         self._port = port
-        self._observers = tuple(observers)
+        self._observe_methods = observe_methods(observers)
         self._woken_at: float | None = None  # the wake-up call that was asked for last
         self._under_way: MakeUpdate | None = None
         self._held_back: deque[Output] = deque()  # until that update is done
@@ -86,7 +85,7 @@ class Driver:
         for output in outputs:
             kind = type(output)
             if kind is Record:
-                for observe in self._observers:
+                for observe in self._observe_methods:
                     observe(output)  # type: ignore[arg-type]
             elif self._under_way is not None:
                 self._held_back.append(output)

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
-from paceline.runtimes.speeds import SpeedModel, stretched
-
-
-class Slowdown(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A worker runs at 1/factor of its speed from begin to end."""
-
-    worker: int
-    factor: float
-    begin: float = 0.0
-    end: float | None = None  # None: never
-
-    @property
-    def until(self) -> float:
-        return math.inf if self.end is None else self.end
+from paceline.runtimes.speeds import Slowdown, SpeedModel, slowed
 
 
 @dataclass(frozen=True)
@@ -33,12 +17,9 @@ class Pace:
 
     def start(self, seed: str) -> Callable[[int, float, float], float]:
         draw = None if self.speed is None else self.speed.start(seed)
-        slowdowns = sorted(self.slowdowns, key=lambda each: each.begin)  # each acts on what the earlier ones left
+        stretched = slowed(self.slowdowns)
 
         def seconds(iteration: int, began: float, took: float) -> float:
-            wanted = took if draw is None else max(took, draw(iteration, began))
-            for each in slowdowns:
-                wanted = stretched(wanted, began, each.factor, each.begin, each.until)
-            return wanted
+            return stretched(took if draw is None else max(took, draw(iteration, began)), began)
 
         return seconds

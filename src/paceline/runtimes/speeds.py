@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
+
+import msgspec
 
 from paceline.core.spec import parameter
 
@@ -106,17 +109,44 @@ def jittered(draw: Draw, sigma: float, seed: str) -> Draw:
     return lambda iteration, now: draw(iteration, now) * math.exp(random.gauss(mu, sigma))
 
 
-def slowed(draw: Draw, factor: float, begin: float, end: float) -> Draw:
-    """The same work at 1/factor of the speed from begin to end."""
-    return lambda iteration, now: stretched(draw(iteration, now), now, factor, begin, end)
+class Slowdown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A worker runs at 1/factor of its speed from begin to end."""
+
+    worker: int
+    factor: float
+    begin: float = 0.0
+    end: float | None = None  # None: never
+
+    @property
+    def until(self) -> float:
+        return math.inf if self.end is None else self.end
 
 
-def stretched(work: float, now: float, factor: float, begin: float, end: float) -> float:
-    """How long this work takes from now on, if all that lies between begin and end takes factor times as long."""
-    start = max(now, begin)
-    if start >= end or now + work <= start:
-        return work
-    rest = now + work - start  # at full speed
-    if rest * factor <= end - start:
-        return start - now + rest * factor
-    return end - now + rest - (end - start) / factor
+def slowed(slowdowns: Iterable[Slowdown]) -> Callable[[float, float], float]:
+    """(seconds of work at full speed, now) -> seconds that it takes from now on.
+
+    At any moment the speed is 1 / the product of the factors in force, so slow-downs that overlap multiply.
+    """
+    in_order = sorted(slowdowns, key=lambda slowdown: (slowdown.begin, slowdown.until))
+    changes = sorted({-math.inf, *(time for slowdown in in_order for time in (slowdown.begin, slowdown.until))})
+    factors = [  # from each of these times to the next; after the last one nothing is slowed
+        math.prod(slowdown.factor for slowdown in in_order if slowdown.begin <= time < slowdown.until)
+        for time in changes
+    ]
+
+    def seconds(work: float, now: float) -> float:
+        first = bisect_right(changes, now)
+        at, taken = now, work  # taken: by the work as a whole, if nothing slows it from `at` on
+        for factor, change in zip(factors[first - 1 :], changes[first:], strict=False):
+            if factor == 1:
+                if now + taken <= change:
+                    break
+            else:
+                left = now + taken - at  # at full speed
+                if left * factor <= change - at:
+                    return at - now + left * factor
+                taken = change - now + left - (change - at) / factor
+            at = change
+        return taken
+
+    return seconds

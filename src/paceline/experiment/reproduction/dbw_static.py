@@ -11,7 +11,7 @@ from paceline.experiment.reproduction.asking import Asked, mean_time, ratio, row
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.simulation import Simulation
 from paceline.report.plots import Curve, draw
-from paceline.runtimes.pace import Slowdown
+from paceline.runtimes.speeds import Slowdown
 
 WORKERS = 16
 STATIC = [f"backup:k={k}" for k in range(1, WORKERS + 1)]

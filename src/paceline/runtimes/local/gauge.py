@@ -1,10 +1,11 @@
-"""How far a run is: put together for those who watch, a few times a second."""
+"""How far a run is: put together for the observers, a few times a second."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.recording.progress_log import Evaluation, Measurement, Watcher
+from paceline.recording.observer import Observer
+from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.training.aggregation import Aggregation
 
 TICK = 0.25  # seconds between two measurements
@@ -12,8 +13,8 @@ SMOOTHING = 0.05  # weight of the latest loss in the running mean
 
 
 class Gauge:
-    def __init__(self, watchers: Sequence[Watcher], epochs: int) -> None:
-        self._watchers = watchers
+    def __init__(self, observers: Sequence[Observer], epochs: int) -> None:
+        self._observers = observers
         self._epochs = epochs
         self._loss: float | None = None
         self._next = 0.0
@@ -39,9 +40,9 @@ class Gauge:
             learning_rate=store.learning_rate,
             loss=self._loss,
         )
-        for watcher in self._watchers:
-            watcher.measured(measurement)
+        for observer in self._observers:
+            observer.measured(measurement)
 
     def tell(self, evaluation: Evaluation) -> None:
-        for watcher in self._watchers:
-            watcher.evaluated(evaluation)
+        for observer in self._observers:
+            observer.evaluated(evaluation)

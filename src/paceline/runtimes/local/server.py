@@ -16,8 +16,8 @@ from typing_extensions import assert_never
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.core.messages import FINISHED, NO_WORK_LEFT, Gradient, GradientArrived, WorkerJoined, WorkerLeft
-from paceline.recording.progress_log import Watcher
-from paceline.runtimes.driver import Driver, Observer
+from paceline.recording.observer import Observer
+from paceline.runtimes.driver import Driver
 from paceline.runtimes.local.channel import ClosedError, ShortWait
 from paceline.runtimes.local.control import Control
 from paceline.runtimes.local.evaluator import Evaluations
@@ -64,7 +64,6 @@ class LocalServer:
         statistics: bool = False,
         evaluate_every: int | None = None,
         observers: Sequence[Observer] = (),
-        watchers: Sequence[Watcher] = (),
         control: Control | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,7 +92,7 @@ class LocalServer:
         self._parked: list[Seat] = []
         self._work: Work | None = None  # what the first worker asked for
         self._selector = selectors.DefaultSelector()
-        self._gauge = Gauge(watchers, epochs)
+        self._gauge = Gauge(observers, epochs)
         self._evaluations = Evaluations(launcher.start_evaluator, self._selector, self._gauge.tell, evaluate_every)
         self._short_wait = ShortWait()
         self._new: list[tuple[selectors.SelectorKey, int]] = []
@@ -127,6 +126,7 @@ class LocalServer:
                 self._employ_the_parked()
         self.ended_at = self.now
         if self.port.aggregation is not None:
+            self._gauge.measure(self.port.aggregation, len(self.port.members), self.ended_at)
             store = self.port.aggregation.store
             self._evaluations.finish(store, self.port.replicas, self.ended_at, lambda: self.interrupted)
 
@@ -377,7 +377,7 @@ class LocalServer:
         self._leave(seat, "the group was made smaller")
         seat.send(Stop())
 
-    # -- those who watch --
+    # -- from outside --
 
     def _hear_control(self) -> None:
         assert self._control is not None

@@ -39,7 +39,8 @@ from paceline.lifecycle.messages import (
 )
 from paceline.lifecycle.validation import PortView
 from paceline.lifecycle.work import Work
-from paceline.runtimes.driver import Driver, Observer
+from paceline.recording.observer import Observer
+from paceline.runtimes.driver import Driver
 from paceline.runtimes.speeds import Draw
 
 AT_THE_END = 1e-9  # a push that misses the end of the run by this share of it came at the end: times are rounded

@@ -1,0 +1,29 @@
+"""How a run is watched while it goes on: one class to derive from, whatever one wants to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from paceline.core.messages import Record
+
+if TYPE_CHECKING:  # the writer of that file is an observer itself
+    from paceline.recording.progress_log import Evaluation, Measurement
+
+
+class Observer:
+    """Derive from it, and override what you want to see. All methods are called from the loop of the run: be quick."""
+
+    def observe(self, record: Record) -> None:
+        """One event with the commands that follow from it, before they are carried out."""
+
+    def measured(self, measurement: Measurement) -> None:
+        """How far a real run is, a few times a second, and also when nothing happens."""
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """What an evaluation found."""
+
+
+def observe_methods(observers: Sequence[Observer]) -> tuple[Callable[[Record], None], ...]:
+    """The `observe` of every observer that has one of its own: a call that does nothing costs time at every event."""
+    return tuple(observer.observe for observer in observers if type(observer).observe is not Observer.observe)
