@@ -20,7 +20,9 @@ import torch
 from torch import nn
 
 from paceline.training.layout import layout_of, squared_norm
-from paceline.training.parameters import Contribution, ParameterStore, spec_of
+from paceline.training.optimizers import spec_of
+from paceline.training.parameters import ParameterStore
+from paceline.training.updates import Contribution
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 GRADIENTS = (2, 4, 16)

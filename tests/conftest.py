@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.runtimes.driver import Driver
+
+Driver.validate = True  # in every run of every test the views of the layers are compared after each event
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -7,9 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from paceline.training.data import Unit, Work, WorkLedger
+from paceline.core.messages import Unit
+from paceline.lifecycle.work import Work, WorkLedger
 from paceline.training.layout import Layout, Segment, layout_of
-from paceline.training.parameters import Contribution, OptimizerSpec, ParameterStore
+from paceline.training.optimizers import OptimizerSpec
+from paceline.training.parameters import ParameterStore
+from paceline.training.updates import Contribution
 
 # The first optimizer of a process makes torch import its compiler: a second or two that belong to no test.
 torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -45,11 +48,11 @@ class FakeLink:
         self.spec = spec
         self.store = ParameterStore(self.segment.layout, self.segment.parameters, spec)
 
-    def lease(self, work: Work) -> Unit | None:
+    def lease(self, work: Work) -> tuple[Unit | None, bool]:
         self.work = work
         if self.ledger is None:
             self.ledger = WorkLedger(work.samples, self.epochs)
-        return self.ledger.lease(0, work.batch_size)
+        return self.ledger.lease(0, work.batch_size), False
 
     def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         self.pushed.append(Pushed(samples, units, loss, self.segment.gradient.clone(), squared_norm))

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from paceline.core.errors import ConfigurationError
-from paceline.training.data import Unit, WorkLedger, fetch, moved, order_of, samples_of
+from paceline.core.errors import ConfigurationError, ProtocolError
+from paceline.core.messages import Unit
+from paceline.lifecycle.work import WorkLedger
+from paceline.training.data import fetch, moved, order_of, samples_of
 
 CPU = torch.device("cpu")
 SEED = 3
@@ -38,7 +40,7 @@ def test_fast_workers_take_more_and_each_takes_batches_of_its_own_size() -> None
         None,
     ]
     assert ledger.leased_by(0) == 3 and ledger.leased_by(1) == 2 and ledger.leased_by(7) == 0
-    assert ledger.outstanding == 5 and not ledger.available and not ledger.complete
+    assert ledger.outstanding == 20 and not ledger.available and not ledger.complete
 
 
 def test_what_comes_back_is_cut_to_the_batches_of_who_takes_it_and_goes_first() -> None:
@@ -53,10 +55,10 @@ def test_a_discarded_gradient_takes_back_its_own_units_and_not_those_that_its_wo
     for _ in range(3):
         ledger.lease(0, 3)
     first, second = ledger.hand_in(0), ledger.hand_in(0)
-    assert ledger.leased_by(0) == 1 and ledger.outstanding == 3
+    assert ledger.leased_by(0) == 1 and (ledger.leased, ledger.undecided) == (3, 6)
     ledger.finish(second)
     ledger.give_back(first)
-    assert ledger.leased_by(0) == 1 and ledger.outstanding == 1
+    assert ledger.leased_by(0) == 1 and ledger.outstanding == 3 and ledger.workers == [0]
     ledger.release(0)  # what it is at
     assert ledger.leased_by(0) == 0 and ledger.outstanding == 0
     assert spans([ledger.lease(1, 3) for _ in range(3)]) == [(0, 0, 3), (0, 6, 9), None]
@@ -90,6 +92,15 @@ def test_a_push_of_several_batches_finishes_all_of_them() -> None:
     assert ledger.applied == 4 and ledger.leased_by(0) == 1
     ledger.finish(())
     assert ledger.applied == 4
+
+
+def test_nobody_hands_in_more_than_it_has() -> None:
+    ledger = WorkLedger(8, 1)
+    ledger.lease(3, 2)
+    assert spans(ledger.oldest(3, 1)) == [(0, 0, 2)] and ledger.oldest(5, 0) == ()
+    with pytest.raises(ProtocolError, match=r"worker 3 .*hands in 2 units of work, and has 1"):
+        ledger.oldest(3, 2)
+    assert ledger.leased_by(3) == 1
 
 
 def test_a_ledger_of_nothing_is_refused() -> None:
@@ -230,7 +241,10 @@ def test_every_sample_is_applied_or_dropped_once_per_epoch_whatever_happens(
     for worker, action, size in happenings:
         group.act(worker, action, size)
         pushed = [units for of_worker in group.pending.values() for units in of_worker]
-        assert group.ledger.outstanding == sum(map(len, [*group.at.values(), *pushed]))
+        ledger = group.ledger
+        assert ledger.leased == sum(unit.samples for units in group.at.values() for unit in units)
+        assert ledger.undecided == sum(unit.samples for units in pushed for unit in units)
+        assert ledger.remaining + ledger.outstanding + ledger.applied + ledger.dropped == samples * epochs
     group.end()
     ledger = group.ledger
     assert group.applied + group.dropped == Counter((e, index) for e in range(epochs) for index in range(samples))

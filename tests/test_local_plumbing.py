@@ -131,7 +131,7 @@ def test_a_channel_can_be_waited_for_among_others(ends: Ends) -> None:
 def test_messages_of_a_union_are_told_apart_and_unknown_losses_are_allowed() -> None:
     reading, writing = os.pipe()
     channel = Channel[ToServer, ToServer](reading, writing, ToServer)
-    messages: list[ToServer] = [Push(8, 1, None, 2.5), Push(8, 2, 0.5, None), Failed("a\nb"), Finished()]
+    messages: list[ToServer] = [Push(1, 8, 1, None, 2.5), Push(2, 8, 2, 0.5, None), Failed("a\nb"), Finished()]
     for message in messages:
         channel.send(message)
     assert channel.received() == messages

@@ -15,7 +15,9 @@ from torch.optim import lr_scheduler
 
 from paceline.core.errors import ConfigurationError
 from paceline.training.layout import layout_of, views
-from paceline.training.parameters import ELEMENTWISE, Contribution, OptimizerSpec, ParameterStore, spec_of
+from paceline.training.optimizers import ELEMENTWISE, OptimizerSpec, spec_of
+from paceline.training.parameters import ParameterStore
+from paceline.training.updates import Contribution
 
 STEPS = 20
 

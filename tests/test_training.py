@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,16 +10,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fake_link import FakeLink, flat_of, store_of
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import AT_THE_END, ApplyUpdate, DiscardGradient, Gradient, Statistics
-from paceline.training.aggregation import Aggregation, Arrived
+from paceline.core.messages import Gradient, GradientArrived, Statistics, Unit, UpdateApplied
+from paceline.lifecycle.messages import MakeUpdate, Part
+from paceline.lifecycle.validation import PortView
+from paceline.training import parameters
+from paceline.training.aggregation import Aggregation
 from paceline.training.checkpoint import load_state, save_state
-from paceline.training.data import WorkLedger, order_of
-from paceline.training.parameters import Contribution, ParameterStore
+from paceline.training.data import order_of
+from paceline.training.parameters import ParameterStore
 from paceline.training.task import EVALUATED_AT_ONCE, Task
+from paceline.training.updates import Contribution
 from paceline.training.worker import Worker
 
 
@@ -138,134 +143,79 @@ def test_equal_gradients_have_no_variance_and_unknown_losses_are_left_out() -> N
 # -- from gradients to updates --
 
 
-def arrive(aggregation: Aggregation, worker: int, clock: int, gradient: Tensor, samples: int = 2) -> Gradient:
-    """A push of one unit, which is leased here as well."""
-    if aggregation.ledger is not None:
-        aggregation.ledger.lease(worker, samples)
-    named = Gradient(worker, clock)
-    aggregation.enter(worker)
-    aggregation.arrive(named, Arrived(gradient, samples), 0 if aggregation.ledger is None else 1)
-    return named
+def update_of(
+    *gradients: Gradient, samples: int = 2, per_round: float = 2.0, weights: Sequence[float] = ()
+) -> MakeUpdate:
+    """Of gradients that their workers pushed from seats with the same numbers."""
+    given = weights or (1.0,) * len(gradients)
+    parts = [
+        Part(GradientArrived(gradient, 0, 2, 0.5), gradient.worker, weight, 3)
+        for gradient, weight in zip(gradients, given, strict=True)
+    ]
+    return MakeUpdate(1, tuple(parts), per_round)
 
 
-def test_an_update_is_made_of_the_gradients_that_are_named_and_their_samples_are_done() -> None:
-    ledger = WorkLedger(6, 1)
-    aggregation = Aggregation(sgd(), statistics=True, ledger=ledger)
-    first = arrive(aggregation, 0, 1, torch.tensor([2.0, 0.0]))
-    arrive(aggregation, 1, 1, torch.tensor([9.0, 9.0]))
-    third = arrive(aggregation, 2, 1, torch.tensor([0.0, 4.0]))
-    seen = aggregation.apply(ApplyUpdate((first, third)))
+def test_an_update_is_made_of_the_gradients_that_are_named_and_knows_where_they_come_from() -> None:
+    aggregation = Aggregation(sgd(), statistics=True)
+    for seat, gradient in enumerate([[2.0, 0.0], [9.0, 9.0], [0.0, 4.0]]):
+        aggregation.hand_in(seat, torch.tensor(gradient))
+    done = aggregation.make_update(update_of(Gradient(0, 1), Gradient(2, 1), per_round=6.0))
     assert aggregation.store.flat.tolist() == pytest.approx([-1.0 * 2 / 3, -2.0 * 2 / 3])  # two thirds of a round
-    assert seen is not None and seen.gradients == 2 and seen.squared_norm == 1.0 + 4.0
-    assert ledger.applied == 4 and ledger.outstanding == 1
+    assert done.version == aggregation.store.version == 1
+    seen = done.statistics
+    assert seen is not None and (seen.gradients, seen.squared_norm, seen.loss) == (2, 1.0 + 4.0, 0.5)
 
 
-def test_statistics_are_computed_only_for_who_wants_them() -> None:
+def test_a_contribution_carries_worker_version_staleness_samples_and_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    corrected: list[Sequence[Contribution]] = []
+    monkeypatch.setattr(parameters, "correct", lambda gradient, contributions: corrected.append(contributions))
     aggregation = Aggregation(sgd(), statistics=False)
-    first = arrive(aggregation, 0, 1, torch.ones(2))
-    assert aggregation.apply(ApplyUpdate((first,))) is None
+    aggregation.hand_in(7, torch.ones(2), 2.0)
+    arrived = GradientArrived(Gradient(4, 9), 5, 3, 0.25, (Unit(0, 3, 6),))
+    aggregation.make_update(MakeUpdate(8, (Part(arrived, 7, 0.5, 2),), 3.0))
+    (contribution,) = corrected[0]
+    assert contribution[1:] == (3, 0.5, 0.25, 2.0, 4, 5, 2, (Unit(0, 3, 6),))
+
+
+def test_statistics_are_computed_only_for_a_policy_that_wants_them() -> None:
+    aggregation = Aggregation(sgd(), statistics=False)
+    aggregation.hand_in(0, torch.ones(2))
+    assert aggregation.make_update(update_of(Gradient(0, 1))) == UpdateApplied(1, None)
 
 
 def test_the_weights_of_a_policy_are_used() -> None:
     aggregation = Aggregation(sgd(), statistics=False)
-    both = (arrive(aggregation, 0, 1, torch.ones(2)), arrive(aggregation, 1, 1, torch.ones(2)))
-    aggregation.apply(ApplyUpdate(both, (0.5, 0.0)))
+    for seat in (0, 1):
+        aggregation.hand_in(seat, torch.ones(2))
+    aggregation.make_update(update_of(Gradient(0, 1), Gradient(1, 1), per_round=4.0, weights=(0.5, 0.0)))
     assert aggregation.store.flat.tolist() == [-0.25, -0.25]
 
 
-def test_a_round_is_one_batch_of_everybody_and_who_has_not_pushed_counts_as_the_average() -> None:
-    aggregation = Aggregation(sgd(), statistics=False)
-    large = arrive(aggregation, 0, 1, torch.ones(2), samples=6)
-    small = arrive(aggregation, 1, 1, torch.ones(2), samples=2)
-    for silent in (2, 3):
-        aggregation.enter(silent)
-    aggregation.apply(ApplyUpdate((small,)))  # 2 of (6 + 2) / 2 * 4
-    assert aggregation.store.flat.tolist() == [-0.125, -0.125]
-    for gone in (0, 2, 3):
-        aggregation.leave(gone, "failed")
-    aggregation.apply(ApplyUpdate((large,)))  # 6 of 2: never more than a round
-    assert aggregation.store.flat.tolist() == [-1.125, -1.125]
-
-
-@pytest.mark.parametrize("reason", AT_THE_END)
-def test_a_round_stays_what_it_was_when_only_the_work_runs_out(reason: str) -> None:
-    aggregation = Aggregation(sgd(), statistics=False)
-    pushed = [arrive(aggregation, worker, 1, torch.ones(2), samples=4) for worker in range(4)]
-    for worker in range(3):
-        aggregation.apply(ApplyUpdate((pushed[worker],)))
-        aggregation.leave(worker, reason)
-    aggregation.apply(ApplyUpdate((pushed[3],)))  # the stalest of all, and still a quarter of a round
-    assert aggregation.store.flat.tolist() == [-1.0, -1.0]
-    aggregation.enter(4)  # work came back to one of the three
-    again = arrive(aggregation, 4, 1, torch.ones(2), samples=4)
-    aggregation.apply(ApplyUpdate((again,)))
-    assert aggregation.store.flat.tolist() == [-1.25, -1.25]
-    aggregation.leave(3, "failed")  # this one makes the group smaller
-    last = arrive(aggregation, 4, 2, torch.ones(2), samples=4)
-    aggregation.apply(ApplyUpdate((last,)))
-    assert aggregation.store.flat.tolist() == pytest.approx([-1.25 - 1 / 3] * 2)
-
-
-def test_what_the_last_worker_left_behind_is_measured_by_the_last_round_that_there_was() -> None:
-    aggregation = Aggregation(sgd(), statistics=False)
-    first = arrive(aggregation, 0, 1, torch.ones(2), samples=4)
-    second = arrive(aggregation, 1, 1, torch.ones(2), samples=4)
-    aggregation.apply(ApplyUpdate((first,)))
-    aggregation.leave(0, "failed")
-    aggregation.leave(1, "failed")
-    aggregation.apply(ApplyUpdate((second,)))
-    assert aggregation.store.flat.tolist() == [-1.0, -1.0]
-
-
-def test_a_gradient_moved_aside_survives_what_its_worker_writes_next() -> None:
+def test_a_gradient_that_is_set_aside_survives_what_its_worker_writes_next() -> None:
     aggregation = Aggregation(sgd(), statistics=False)
     slot = torch.ones(2)
-    first = arrive(aggregation, 0, 1, slot)
-    aggregation.move_aside(first)
-    aggregation.move_aside(Gradient(5, 1))  # whose fate is known already
+    aggregation.hand_in(0, slot)
+    aggregation.set_aside(Gradient(0, 1), 0)
     slot.fill_(100.0)
-    aggregation.apply(ApplyUpdate((first,)))
+    aggregation.hand_in(0, slot)
+    assert aggregation.view() == PortView(0, (Gradient(0, 1),))
+    aggregation.forget(0)
+    aggregation.forget(0)
+    aggregation.make_update(update_of(Gradient(0, 1)))
     assert aggregation.store.flat.tolist() == [-1.0, -1.0] and slot.tolist() == [100.0, 100.0]
+    assert aggregation.view() == PortView(1, ())
 
 
-def test_a_worker_that_leaves_gives_back_what_it_was_at_and_keeps_what_it_pushed() -> None:
-    ledger = WorkLedger(6, 1)
-    aggregation = Aggregation(sgd(), statistics=False, ledger=ledger)
-    slot = torch.ones(2)
-    pushed = arrive(aggregation, 0, 1, slot)
-    ledger.lease(0, 2)
-    aggregation.leave(0, "failed")
-    slot.fill_(100.0)  # its process came back
-    assert ledger.leased_by(0) == 0 and ledger.outstanding == 1
-    again = ledger.lease(1, 9)
-    assert again is not None and (again.begin, again.end) == (2, 4)
-    aggregation.apply(ApplyUpdate((pushed,)))
-    assert ledger.applied == 2 and aggregation.store.flat.tolist() == [-1.0, -1.0]
-    aggregation.leave(7, "failed")  # who never pushed
-
-
-def test_the_samples_of_a_discarded_gradient_go_back_or_are_counted_where_nobody_can_give_them_back() -> None:
-    ledger = WorkLedger(6, 1)
-    aggregation = Aggregation(sgd(), statistics=False, ledger=ledger)
-    late = arrive(aggregation, 0, 1, torch.ones(2))
-    aggregation.discard(DiscardGradient(late, "late"))
-    assert ledger.available and ledger.outstanding == 0 and aggregation.dropped == 0
-    own = Aggregation(sgd(), statistics=False)
-    own.discard(DiscardGradient(arrive(own, 0, 1, torch.ones(2), samples=5), "late"))
-    assert own.dropped == 5
-
-
-def test_the_samples_that_go_back_are_those_of_the_gradient_that_was_discarded() -> None:
-    """A policy may take the newer one of two gradients of a worker, and its commands apply before they discard."""
-    ledger = WorkLedger(5, 1)
-    aggregation = Aggregation(sgd(), statistics=False, ledger=ledger)
-    older = arrive(aggregation, 0, 1, torch.ones(2), samples=2)
-    newer = arrive(aggregation, 0, 2, torch.ones(2), samples=3)
-    aggregation.apply(ApplyUpdate((newer,)))
-    aggregation.discard(DiscardGradient(older, "too old"))
-    assert ledger.applied == 3
-    back = ledger.lease(1, 9)
-    assert back is not None and (back.begin, back.end) == (0, 2)
+def test_memory_that_is_lent_is_free_again_once_the_fate_of_its_gradient_is_decided() -> None:
+    aggregation = Aggregation(sgd(), statistics=False, owns_memory=True)
+    lent = [torch.ones(2) for _ in range(3)]
+    for seat, memory in enumerate(lent):
+        aggregation.hand_in(seat, memory)
+    aggregation.set_aside(Gradient(1, 1), 1)
+    assert aggregation.free == []
+    aggregation.make_update(update_of(Gradient(0, 1), Gradient(1, 1)))
+    aggregation.discard(Gradient(2, 1), 2)
+    assert [memory.data_ptr() for memory in aggregation.free] == [memory.data_ptr() for memory in lent]
 
 
 # -- tasks --

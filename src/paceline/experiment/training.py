@@ -44,6 +44,7 @@ class RunResult:
     dropped: int = 0
     evaluations: list[Evaluation] = field(default_factory=list)
     run_dir: Path | None = None
+    evaluation_problem: str = ""  # why the last state could not be evaluated
 
     @property
     def seconds(self) -> float:
@@ -148,7 +149,7 @@ def launch(
                 server.run()
         finally:  # what there is of a result is written, however the run ended
             result = _finish(server, str(policy), metrics, collector, files)
-        if server.interrupted:
+        if server.loop.interrupted:
             raise InterruptedRun(result)
         assert result is not None  # the server refuses workers that finish without a model
         return result
@@ -158,19 +159,19 @@ def _finish(
     server: LocalServer, policy: str, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
 ) -> RunResult | None:
     """Stop everybody, and put together and write what there is; None: the group had not begun."""
-    server.stop()
     end = server.now if server.ended_at is None else server.ended_at
-    aggregation = server.port.aggregation
     result = None
-    if aggregation is not None:
+    if server.port.aggregation is not None:
         result = RunResult(
             server.port.model_state(),
             metrics.summary(policy, end),
-            aggregation.store.samples,
-            aggregation.dropped,
+            server.port.store.samples,
+            server.lifecycle.samples.dropped,
             collector.evaluations,
             None if files is None else files.directory,
+            server.evaluation_problem,
         )
+    server.stop()
     if files is not None:
         files.finish(end, None if result is None else (result.model_state, result.summary, result.samples))
     return result
@@ -222,9 +223,9 @@ def _interruptible(server: LocalServer) -> Iterator[None]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if server.interrupted:
+        if server.loop.interrupted:
             raise KeyboardInterrupt
-        server.interrupted = True
+        server.loop.interrupted = True
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -15,16 +15,10 @@ from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import (
     FINISHED,
     NO_WORK_LEFT,
-    ApplyUpdate,
     DeadlinePassed,
-    DiscardGradient,
     Event,
-    Gradient,
     GradientArrived,
-    InterruptWorker,
-    Reaction,
     Record,
-    SendParameters,
     Unit,
     UpdateApplied,
     WorkerJoined,
@@ -33,26 +27,21 @@ from paceline.core.messages import (
 from paceline.lifecycle.messages import (
     BatchesSkipped,
     BeginGroup,
-    Discard,
     Dismiss,
     GiveUp,
     GradientPushed,
     GroupEvent,
-    Interrupt,
     Lease,
-    MakeUpdate,
     ModelArrived,
     Output,
-    Part,
     ProcessDied,
     ProcessFinished,
-    Release,
-    SetAside,
     SizeRequested,
     StartProcess,
     WorkDropped,
     WorkRequested,
 )
+from paceline.lifecycle.orders import Orders, name_of
 from paceline.lifecycle.rounds import Round
 from paceline.lifecycle.samples import Samples
 from paceline.lifecycle.seats import IN_THE_GROUP, ON_THEIR_WAY_OUT, Change, Seat, State
@@ -96,6 +85,7 @@ class Lifecycle:
         self._replaced = 0  # in a row
         self._ended = 0
         self._outputs: list[Output] = []
+        self._orders = Orders(coordinator.progress, self.members, self.samples, self.round, trains=trains)
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             GradientPushed: self._push,
             WorkRequested: self._request,
@@ -121,7 +111,7 @@ class Lifecycle:
 
     def handle(self, event: GroupEvent, now: float) -> list[Output]:
         """Take in one event, and return what is to be done, in order."""
-        outputs = self._outputs = []
+        outputs = self._outputs = self._orders.outputs = []
         self._handlers[type(event)](event, now)
         if self.parked:
             self._employ_parked(now)
@@ -143,79 +133,10 @@ class Lifecycle:
         workers = dict.fromkeys(self.round.workers)
         return [seat.index for seat in self.seats.values() if seat.worker in workers]
 
-    def name_of(self, seat: Seat, number: int) -> Gradient:
-        """The gradient that is this push of a process."""
-        return Gradient(seat.worker, number - seat.pushed_before)
-
-    # -- deciding, and what follows from a decision --
-
     def _decide(self, event: Event, now: float) -> None:
         reaction = self.coordinator.handle(event, now)
         self._outputs.append(Record(now, event, reaction.commands, reaction.reason, reaction.estimates))
-        self._obey(reaction)
-
-    def _obey(self, reaction: Reaction) -> None:
-        outputs, members = self._outputs, self.members
-        for command in reaction.commands:
-            kind = type(command)
-            if kind is SendParameters:
-                self._release(members[command.worker])  # type: ignore[union-attr]
-            elif kind is ApplyUpdate:
-                outputs.append(self._update(command, reaction.settled))  # type: ignore[arg-type]
-            elif kind is DiscardGradient:
-                self._discard(reaction.settled, command.gradient)  # type: ignore[union-attr]
-            else:
-                assert kind is InterruptWorker
-                self._interrupt(members[command.worker])  # type: ignore[union-attr]
-
-    def _update(self, command: ApplyUpdate, settled: tuple[GradientArrived, ...]) -> MakeUpdate:
-        version = self.coordinator.progress.version
-        if not self.trains:
-            return MakeUpdate(version, (), 1.0)
-        parts = []
-        for number, arrived in enumerate(settled[: len(command.gradients)]):
-            weight = command.weights[number] if command.weights else 1.0
-            parts.append(Part(arrived, self._place_of(arrived.gradient), weight, version - 1 - arrived.version))
-            self.samples.applied(arrived)
-        return MakeUpdate(version, tuple(parts), self.round.samples)
-
-    def _discard(self, settled: tuple[GradientArrived, ...], gradient: Gradient) -> None:
-        self._outputs.append(Discard(gradient, self._place_of(gradient)))
-        if self.trains:
-            self.samples.discarded(next(arrived for arrived in settled if arrived.gradient == gradient))
-
-    def _place_of(self, gradient: Gradient) -> int:
-        """The seat where it lies; -1: its worker left, so that it was set aside."""
-        seat = self.members.get(gradient.worker)
-        return -1 if seat is None else seat.index
-
-    def _release(self, seat: Seat) -> None:
-        if not self.trains:
-            seat.version = self.coordinator.progress.version
-            self._outputs.append(Release(seat.index))
-            return
-        self.round.pull(seat.worker)
-        if seat.state is State.LEAVING:
-            return  # it is dismissed with this event
-        self._set_aside(seat)
-        self._send_on(seat)
-
-    def _send_on(self, seat: Seat) -> None:
-        seat.version = self.coordinator.progress.version
-        requested = seat.reserved is not None
-        unit, seat.reserved = seat.reserved or self.samples.lease_if_idle(seat), None
-        self._outputs.append(Release(seat.index, unit, requested))
-
-    def _set_aside(self, seat: Seat) -> None:
-        gradient = self.name_of(seat, seat.pushed)
-        if gradient in self.coordinator.progress.pending:
-            self._outputs.append(SetAside(gradient, seat.index))
-
-    def _interrupt(self, seat: Seat) -> None:
-        """A process that was told already, and has not answered, is served the newest parameters when it does."""
-        if not seat.interrupted:
-            seat.interrupted = True
-            self._outputs.append(Interrupt(seat.index))
+        self._orders.follow(reaction)
 
     # -- what members do --
 
@@ -225,7 +146,7 @@ class Lifecycle:
             if seat.state in ON_THEIR_WAY_OUT or event.number <= seat.pushed:
                 return  # it was sent away before it knew, or this was delivered twice
             raise ProtocolError(seat.worker, seat.state.value, "pushed a gradient after its work was done")
-        gradient = self.name_of(seat, event.number)
+        gradient = name_of(seat, event.number)
         if gradient.clock < 1:
             return  # delivered twice, from before the process came back
         units: tuple[Unit, ...] = ()
@@ -242,7 +163,7 @@ class Lifecycle:
         if self.trains:
             self.samples.hand_in(seat.worker, len(units))
             self.round.push(seat.worker, event.samples)
-        self._obey(reaction)
+        self._orders.follow(reaction)
         self._dismiss_if_leaving(seat, now)
 
     def _skip(self, event: BatchesSkipped, now: float) -> None:
@@ -259,7 +180,7 @@ class Lifecycle:
         if self.trains:
             self.samples.interrupted(seat.worker, event.samples, event.units)
         if seat.state is State.MEMBER:
-            self._send_on(seat)
+            self._orders.send_on(seat)
         self._dismiss_if_leaving(seat, now)
 
     def _request(self, event: WorkRequested, now: float) -> None:
@@ -333,7 +254,7 @@ class Lifecycle:
         if self.members.pop(seat.worker, None) is None:
             return
         if self.trains:
-            self._set_aside(seat)  # its process may come back, under another id
+            self._orders.set_aside(seat)  # its process may come back, under another id
             self.round.leave(seat.worker, reason)
             self.samples.left(seat.worker)
         seat.reserved = None

@@ -133,8 +133,8 @@ class MakeUpdate(msgspec.Struct, frozen=True, gc=False):
     """One optimizer step from these gradients. Nothing that comes after it is sent before it is done."""
 
     version: int  # after the update
-    parts: tuple[Part, ...]
-    samples_per_round: float
+    parts: tuple[Part, ...] = ()  # none, in a run that only keeps time
+    samples_per_round: float = 1.0
 
 
 class SetAside(msgspec.Struct, frozen=True, gc=False):

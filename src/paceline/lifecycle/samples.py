@@ -65,7 +65,7 @@ class Samples:
     def all_done(self) -> bool:
         """Whether no work can come back any more."""
         ledger = self.ledger
-        return ledger is not None and not (ledger.remaining or ledger.leased or ledger.undecided)
+        return ledger is not None and not (ledger.remaining or ledger.outstanding)
 
     # -- fates --
 

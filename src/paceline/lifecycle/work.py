@@ -148,6 +148,11 @@ class WorkLedger:
         return sum(map(_samples, self._leased.values()))
 
     @property
+    def outstanding(self) -> int:
+        """Samples that workers are at, or whose gradient has no fate yet."""
+        return self.leased + self._undecided
+
+    @property
     def remaining(self) -> int:
         """Samples that were not given out yet, or came back."""
         ahead = 0

@@ -49,6 +49,10 @@ class Aggregation:
             handed_in = handed_in._replace(gradient=handed_in.gradient.clone())
         self._set_aside[gradient] = handed_in
 
+    def forget(self, seat: int) -> None:
+        """The memory of this process will be gone; what it handed in has its fate, or was set aside."""
+        self._handed_in.pop(seat, None)
+
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
         contributions = [self._contribution(part) for part in command.parts]
         seen = self.store.apply(contributions, command.samples_per_round, statistics=self.statistics)

@@ -163,9 +163,8 @@ def average(replicas: Sequence[Mapping[str, Tensor]], averaged: Collection[str])
     return means
 
 
-def averaged_into(target: Segment, sources: Iterable[Segment]) -> None:
+def averaged_into(target: Segment, replicas: Sequence[Mapping[str, Tensor]]) -> None:
     """Give a segment the buffers and frozen parameters of a group."""
-    replicas = [source.others for source in sources]
     if replicas:
-        for name, each in average(replicas, target.layout.averaged).items():
-            target.others[name].copy_(each)
+        for name, mean in average(replicas, target.layout.averaged).items():
+            target.others[name].copy_(mean)

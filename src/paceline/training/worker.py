@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from paceline.core.errors import ConfigurationError, PacelineError
+from paceline.core.messages import Unit
+from paceline.lifecycle.work import Work
 from paceline.training.choices import SHARDINGS
-from paceline.training.data import Unit, Work, fetch, moved, order_of, samples_of
+from paceline.training.data import fetch, moved, order_of, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.replica import Replica
@@ -39,7 +41,8 @@ class Link(Protocol):
     def begin(self, spec: OptimizerSpec) -> None:
         """Ask to become a member; afterwards the segment holds the server's parameters."""
 
-    def lease(self, work: Work) -> Unit | None: ...
+    def lease(self, work: Work) -> tuple[Unit | None, bool]:
+        """The next unit, if there is one, and whether new parameters came with it: the worker may have waited long."""
 
     def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         """Hand in the gradient in the segment, wait as the policy says, and come back with new parameters."""
@@ -79,7 +82,7 @@ class Worker:
         self._link = link
         self._not_finite = not_finite
         self._pace = pace
-        self._has_optimizer = False
+        self._replica: Replica | None = None  # once it has a model
         self._samples = 0  # of the batches since the last step
         self._units = 0
         self._batch = 1  # samples of the latest batch
@@ -102,14 +105,13 @@ class Worker:
         treated alike. `scheduler`: makes a schedule of an optimizer, as `functools.partial(StepLR, step_size=10)` does;
         the server steps it once per epoch of the whole group, or every `scheduler_every` samples.
         """
-        if self._has_optimizer:
+        if self._replica is not None:
             raise ConfigurationError("worker.optimizer was called twice; a run has one model and one optimizer")
-        self._has_optimizer = True
         names = {id(each): name for name, each in model.named_parameters()}
         model.to(self.device)
         layout = layout_of(model)
         spec = spec_of(layout, names, kind, groups, arguments)
-        replica = Replica(model, self._link.enter(layout))
+        replica = self._replica = Replica(model, self._link.enter(layout))
         self._link.begin(spec._replace(scheduler=scheduler, scheduler_every=scheduler_every))
         replica.take()
         replica.take_others()
@@ -142,7 +144,13 @@ class Worker:
 
     def _leased(self, dataset: Any, work: Work) -> Iterator[Any]:
         at: tuple[int, int] | None = None
-        while (unit := self._link.lease(work)) is not None:
+        while True:
+            unit, renewed = self._link.lease(work)
+            if unit is None:
+                return
+            if renewed and self._replica is not None:
+                self._replica.take()
+                self._released = time.monotonic()
             if at != (unit.epoch, unit.part):
                 at = (unit.epoch, unit.part)
                 order = order_of(len(dataset), self.seed, unit.epoch, unit.part, unit.parts)

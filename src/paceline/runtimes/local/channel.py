@@ -24,9 +24,9 @@ class ClosedError(Exception):
 class ShortWait:
     """Looks for an answer a few times before falling asleep, where answers have been quick.
 
-    To be woken from sleep on another core takes a hundred microseconds, more than a small model's whole update. Who
-    waited long the last time sleeps at once, so that no core is kept busy by waiting for a slow worker. And only
-    small models are worth it: on larger ones torch works with several threads, which need the cores.
+    To be woken from sleep on another core takes a hundred microseconds, more than a small model's whole update. A
+    side that waited long the last time sleeps at once, so that no core is kept busy by waiting for a slow worker. And
+    only small models are worth it: on larger ones torch works with several threads, which need the cores.
     """
 
     LONGEST = 500e-6  # seconds: the two wake-ups of a cycle in which the other side sleeps
@@ -53,28 +53,42 @@ class ShortWait:
 
 
 class Channel(Generic[In, Out]):
-    """One end. `incoming` is the type of what arrives here."""
+    """One end. `incoming` is the type of what arrives here. An end that is not `patient` never waits for the other side
+    to read: what the pipe does not hold is kept, until `flush` is called when the pipe can be written again."""
 
-    def __init__(self, reading: int, writing: int, incoming: Any) -> None:
+    def __init__(self, reading: int, writing: int, incoming: Any, *, patient: bool = True) -> None:
         self._reading = reading
-        self._writing = writing
+        self.writing = writing
+        self._unsent = bytearray()
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(incoming).decode
         self._waiting: deque[bytes] = deque()  # whole lines that were read
         self._cut_off = b""  # the beginning of a line whose end has not arrived yet
         self.short_wait = ShortWait()
         os.set_blocking(reading, False)
+        if writing >= 0:
+            os.set_blocking(writing, patient)
 
     def fileno(self) -> int:
         return self._reading
 
     def send(self, message: Out) -> None:
-        line = self._encode(message) + b"\n"
+        self._unsent += self._encode(message) + b"\n"
+        self.flush()
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        """Write what the pipe takes."""
         try:
-            written = os.write(self._writing, line)
-            while written < len(line):
-                written += os.write(self._writing, line[written:])
+            while self._unsent:
+                del self._unsent[: os.write(self.writing, self._unsent)]
+        except BlockingIOError:
+            return
         except OSError:
+            self._unsent.clear()
             raise ClosedError from None
 
     def receive(self) -> In:
@@ -117,6 +131,6 @@ class Channel(Generic[In, Out]):
         return bool(lines)
 
     def close(self) -> None:
-        for descriptor in {self._reading, self._writing} - {-1}:
+        for descriptor in {self._reading, self.writing} - {-1}:
             os.close(descriptor)
-        self._reading = self._writing = -1
+        self._reading = self.writing = -1

@@ -5,122 +5,108 @@ Training never waits for it. If it is slow, states are left out, never queued; t
 
 from __future__ import annotations
 
-import contextlib
-import selectors
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
+
+from torch import Tensor
 
 from paceline.core.errors import PacelineError
 from paceline.recording.progress_log import Evaluation, finite_or_nan
-from paceline.runtimes.local.channel import Channel, ClosedError
+from paceline.runtimes.local.channel import ClosedError
+from paceline.runtimes.local.launcher import Launcher, Started
+from paceline.runtimes.local.loop import Loop
 from paceline.runtimes.local.memory import map_segment
-from paceline.runtimes.local.messages import Evaluate, Evaluated, Failed, FromEvaluator, Stop
+from paceline.runtimes.local.messages import Evaluate, Evaluated, Failed
 from paceline.training.layout import Segment, averaged_into
 from paceline.training.parameters import ParameterStore
 
-TICK = 0.25  # seconds between two looks at whether the run was interrupted
-MOST_REPLACEMENTS = 3  # in a row
+MOST_REPLACEMENTS = 3  # of an evaluator, in a row
 
-Replicas: TypeAlias = Callable[[], Iterable[Segment]]
+Replicas: TypeAlias = Callable[[], Sequence[Mapping[str, Tensor]]]
 
 
 class EvaluationFailedError(PacelineError):
     """The user's evaluation raised; the message is its traceback."""
 
 
-@dataclass(eq=False)
-class Evaluator:
-    process: BaseProcess
-    channel: Channel[FromEvaluator, Evaluate | Stop]
-    descriptor: int
-    _segment: Segment | None = None
-    _asked: Evaluation | None = None  # without figures yet
-    _latest: int = -1  # version
-
-    @property
-    def busy(self) -> bool:
-        return self._asked is not None
-
-    def knows(self, version: int) -> bool:
-        """Whether this state was evaluated, or is at present."""
-        return self._latest == version
-
-    def ask(self, store: ParameterStore, replicas: Iterable[Segment], now: float) -> None:
-        """Hand over the present state. Buffers are averaged over the workers' replicas."""
-        if self._segment is None:
-            self._segment = map_segment(self.descriptor, store.layout)
-        self._segment.parameters.copy_(store.flat)
-        averaged_into(self._segment, replicas)
-        self._asked = Evaluation(now, store.samples, store.version, {})
-        self._latest = store.version
-        with contextlib.suppress(ClosedError):  # the end of its pipe will say so
-            self.channel.send(Evaluate(store.layout))
-
-    def answer(self) -> Evaluation:
-        """What it found; waits for it. ClosedError: its process died."""
-        message = self.channel.receive()
-        if isinstance(message, Failed):
-            raise EvaluationFailedError(message.problem)
-        assert isinstance(message, Evaluated) and self._asked is not None
-        asked, self._asked = self._asked, None
-        return Evaluation(asked.seconds, asked.samples, asked.version, finite_or_nan(message.figures))
-
-
 class Evaluations:
     """Decides when to evaluate: every so many samples, if the evaluator has time, and at the end in any case."""
 
-    def __init__(
-        self,
-        start: Callable[[], Evaluator | None],
-        selector: selectors.BaseSelector,
-        tell: Callable[[Evaluation], None],
-        every: int | None,
-    ) -> None:
+    def __init__(self, launcher: Launcher, loop: Loop, tell: Callable[[Evaluation], None], every: int | None) -> None:
         """`every`: samples; None: nobody knows yet."""
         self.every = every
-        self._start = start
-        self._selector = selector
+        self._launcher = launcher
+        self._loop = loop
         self._tell = tell
-        self._evaluator: Evaluator | None = None
-        self._since = 0  # samples at which it was due last
+        self._evaluator: Started | None = None
+        self._segment: Segment | None = None  # of the evaluator, once it is needed
+        self._asked: Evaluation | None = None  # what it is at, without figures yet
+        self._latest = -1  # the version that it was asked for last
+        self._due_at = 0  # samples at which it was due last
         self._started = 0  # evaluators since the last answer
 
     def start(self) -> None:
         if self._started > MOST_REPLACEMENTS:
             raise EvaluationFailedError(f"the evaluation's process died {self._started} times in a row")
         self._started += 1
-        self._evaluator = self._start()
+        self._evaluator = self._launcher.start_evaluator()
         if self._evaluator is not None:
-            self._selector.register(self._evaluator.channel, selectors.EVENT_READ, self._hear)
+            self._loop.watch(self._evaluator.channel, self._receive)
+            self._loop.watch(self._evaluator.ended, self._replace)
 
-    def _hear(self) -> None:
-        """An evaluation is done. An evaluator that dies is replaced: training has nothing to do with it."""
+    def _receive(self) -> None:
         assert self._evaluator is not None
         try:
-            self._tell(self._evaluator.answer())
-            self._started = 0
+            messages = self._evaluator.channel.received()
         except ClosedError:
-            self._selector.unregister(self._evaluator.channel)
-            self.start()
+            self._loop.forget(self._evaluator.channel)  # its end says the rest
+            return
+        for message in messages:
+            if isinstance(message, Failed):
+                raise EvaluationFailedError(message.problem)
+            assert isinstance(message, Evaluated) and self._asked is not None
+            asked, self._asked = self._asked, None
+            self._started = 0
+            self._tell(Evaluation(asked.seconds, asked.samples, asked.version, finite_or_nan(message.figures)))
+
+    def _replace(self) -> None:
+        """An evaluator that dies is replaced: training has nothing to do with it."""
+        assert self._evaluator is not None
+        self._receive()  # its last words
+        self._loop.forget_channel(self._evaluator.channel)
+        self._loop.forget(self._evaluator.ended)
+        self._launcher.close(self._evaluator)
+        self._evaluator, self._segment, self._asked, self._latest = None, None, None, -1
+        self.start()
 
     def ask_if_due(self, store: ParameterStore, replicas: Replicas, now: float) -> None:
-        if self._evaluator is None or self._evaluator.busy or self.every is None:
+        if self._evaluator is None or self._asked is not None or self.every is None:
             return
-        if store.samples >= self._since + self.every:
-            self._since = store.samples // self.every * self.every
-            self._evaluator.ask(store, replicas(), now)
+        if store.samples >= self._due_at + self.every:
+            self._due_at = store.samples // self.every * self.every
+            self._ask(store, replicas, now)
 
-    def finish(
-        self, store: ParameterStore, replicas: Replicas, ended_at: float, interrupted: Callable[[], bool]
-    ) -> None:
-        """See that the last state is evaluated. Nobody trains any more, so this may wait."""
-        while self._evaluator is not None and not interrupted():
-            if self._evaluator.busy:
-                if self._evaluator.channel.has_message(TICK):
-                    self._hear()
-            elif self._evaluator.knows(store.version):
-                return
-            else:
-                self._evaluator.ask(store, replicas(), ended_at)
+    def last_is_known(self, store: ParameterStore, replicas: Replicas, ended_at: float) -> bool:
+        """Whether the last state was evaluated; if it was not, this sees that it will be."""
+        if self._evaluator is None:
+            return True
+        if self._asked is not None:
+            return False
+        if self._latest == store.version:
+            return True
+        self._ask(store, replicas, ended_at)
+        return False
+
+    def _ask(self, store: ParameterStore, replicas: Replicas, now: float) -> None:
+        """Hand over the present state. Buffers are averaged over the workers' replicas."""
+        assert self._evaluator is not None
+        if self._segment is None:
+            self._segment = map_segment(self._evaluator.descriptor, store.layout)
+        self._segment.parameters.copy_(store.flat)
+        averaged_into(self._segment, replicas())
+        self._asked = Evaluation(now, store.samples, store.version, {})
+        self._latest = store.version
+        self._loop.send(self._evaluator.channel, Evaluate(store.layout))
+
+    def close(self) -> None:
+        self._segment = None

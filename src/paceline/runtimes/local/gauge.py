@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
-from paceline.training.aggregation import Aggregation
+from paceline.training.parameters import ParameterStore
 
 TICK = 0.25  # seconds between two measurements
 SMOOTHING = 0.05  # weight of the latest loss in the running mean
@@ -23,20 +24,20 @@ class Gauge:
         if loss is not None:
             self._loss = loss if self._loss is None else self._loss + SMOOTHING * (loss - self._loss)
 
-    def measure_if_due(self, aggregation: Aggregation, workers: int, now: float) -> None:
+    def measure_if_due(self, store: ParameterStore, lifecycle: Lifecycle, now: float) -> None:
         if now >= self._next:
             self._next = now + TICK
-            self.measure(aggregation, workers, now)
+            self.measure(store, lifecycle, now)
 
-    def measure(self, aggregation: Aggregation, workers: int, now: float) -> None:
-        ledger, store = aggregation.ledger, aggregation.store
+    def measure(self, store: ParameterStore, lifecycle: Lifecycle, now: float) -> None:
+        ledger = lifecycle.samples.ledger
         measurement = Measurement(
             seconds=now,
             samples=store.samples,
             epoch=None if ledger is None else (ledger.applied + ledger.dropped) / ledger.samples,
             epochs=self._epochs,
             updates=store.version,
-            workers=workers,
+            workers=len(lifecycle.members),
             learning_rate=store.learning_rate,
             loss=self._loss,
         )

@@ -15,11 +15,9 @@ from typing import Any
 
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.local.channel import Channel
-from paceline.runtimes.local.evaluator import Evaluator
 from paceline.runtimes.local.memory import create, pack
 from paceline.runtimes.local.messages import FromEvaluator, ToServer
 from paceline.runtimes.local.process import Assignment, Descriptors, run_evaluator, run_worker
-from paceline.runtimes.local.seat import Seat
 from paceline.training.worker import Worker
 
 GRACE = 5.0  # seconds that processes have to end by themselves
@@ -47,11 +45,15 @@ def refuse_inside_a_worker() -> None:
         os._exit(LAUNCHED_BY_A_WORKER)
 
 
-@dataclass
-class _Started:
+@dataclass(eq=False)
+class Started:
+    """A process and all that its launcher holds of it."""
+
+    index: int
     process: BaseProcess
     channel: Channel[Any, Any]
-    segment: int
+    descriptor: int  # of its segment
+    ended: int  # can be read when the process has ended, even if children of it still hold its pipes
 
 
 @dataclass
@@ -62,44 +64,54 @@ class Launcher:
     evaluate: Callable[..., Any] | None
     assignment: Callable[[int], Assignment]
     _parcel: int = -1
-    _started: list[_Started] = field(default_factory=list)
+    _started: dict[Started, None] = field(default_factory=dict)
 
     def __enter__(self) -> Launcher:
         self._parcel = pack((self.train, self.evaluate))
         return self
 
     def __exit__(self, *problem: object) -> None:
-        for each in self._started:
-            each.channel.close()
+        for started in self._started:
+            started.channel.close()
         end = time.monotonic() + GRACE
-        for each in self._started:
-            _end(each.process, max(0.0, end - time.monotonic()))
-            os.close(each.segment)
+        for started in list(self._started):
+            self.close(started, max(0.0, end - time.monotonic()))
         os.close(self._parcel)
 
-    def start_worker(self, index: int) -> Seat:
-        started = self._start(run_worker, f"{PROCESS_NAME} {index}", self.assignment(index), ToServer)
-        return Seat(index, started.process, started.channel, started.segment)
+    def start_worker(self, index: int) -> Started:
+        return self._start(run_worker, f"{PROCESS_NAME} {index}", self.assignment(index), ToServer)
 
-    def start_evaluator(self) -> Evaluator | None:
+    def start_evaluator(self) -> Started | None:
         if self.evaluate is None:
             return None
-        started = self._start(run_evaluator, f"{PROCESS_NAME}: evaluator", self.assignment(0), FromEvaluator)
-        return Evaluator(started.process, started.channel, started.segment)
+        return self._start(run_evaluator, f"{PROCESS_NAME}: evaluator", self.assignment(0), FromEvaluator)
 
-    def _start(self, main: Callable[..., None], name: str, assignment: Assignment, incoming: Any) -> _Started:
+    def close(self, started: Started, patience: float = 0.0) -> int | None:
+        """Let go of everything that belongs to a process, which is ended if it has not. Returns its exit code."""
+        del self._started[started]
+        started.channel.close()
+        exit_code = _end(started.process, patience)
+        for descriptor in (started.descriptor, started.ended):
+            if descriptor >= 0:
+                os.close(descriptor)
+        return exit_code
+
+    def _start(self, main: Callable[..., None], name: str, assignment: Assignment, incoming: Any) -> Started:
         to_server, to_process = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
         segment = create()
         inherited = (to_process[0], to_server[1], segment, self._parcel)
         context = multiprocessing.get_context("spawn")
         process = context.Process(
-            target=_main, args=(main, [Inherited(each) for each in inherited], assignment), name=name, daemon=True
+            target=_main, args=(main, [Inherited(number) for number in inherited], assignment), name=name, daemon=True
         )
-        started = _Started(process, Channel(to_server[0], to_process[1], incoming), segment)
-        self._started.append(started)
+        channel: Channel[Any, Any] = Channel(to_server[0], to_process[1], incoming, patient=False)
+        started = Started(assignment.index, process, channel, segment, -1)
+        self._started[started] = None
         try:
             with _without_interrupts():
                 process.start()
+            assert process.pid is not None
+            started.ended = os.pidfd_open(process.pid)
         except RuntimeError as problem:
             raise ConfigurationError(f"no process could be started: {problem}") from None
         finally:
@@ -125,11 +137,13 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(process: BaseProcess, patience: float) -> None:
+def _end(process: BaseProcess, patience: float) -> int | None:
     if process.pid is None:
-        return
+        return None
     process.join(patience)
     if process.is_alive():
         process.kill()
         process.join()
+    exit_code = process.exitcode
     process.close()
+    return exit_code

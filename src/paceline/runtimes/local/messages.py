@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from paceline.training.data import Unit, Work
+from paceline.core.messages import Unit
+from paceline.lifecycle.work import Work
 from paceline.training.layout import Layout
 
 
@@ -18,11 +19,14 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
     optimizer: bytes  # a pickled OptimizerSpec, from a process of the same user
 
 
-class Lease(msgspec.Struct, frozen=True, tag=True):
+class Request(msgspec.Struct, frozen=True, tag=True):
+    """The worker asks for a unit of work, and waits for it."""
+
     work: Work
 
 
 class Push(msgspec.Struct, frozen=True, tag=True):
+    number: int  # of this push among all of its process, from 1: a second delivery has the same
     samples: int
     units: int
     loss: float | None
@@ -39,6 +43,7 @@ class Skip(msgspec.Struct, frozen=True, tag=True):
 class Restart(msgspec.Struct, frozen=True, tag=True):
     """The worker dropped its gradient because it was interrupted."""
 
+    samples: int
     units: int
 
 
@@ -51,7 +56,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     wrong_input: bool = False  # it is about what the user gave, not about how the run went
 
 
-ToServer: TypeAlias = Enter | Lease | Push | Skip | Restart | Finished | Failed
+ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Finished | Failed
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
@@ -62,6 +67,7 @@ class Go(msgspec.Struct, frozen=True, tag=True):
 
 class Leased(msgspec.Struct, frozen=True, tag=True):
     unit: Unit | None  # None: there is nothing left to do
+    parameters: bool = False  # new ones are in the segment: other workers have gone on meanwhile
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag=True):

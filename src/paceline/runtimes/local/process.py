@@ -15,6 +15,8 @@ import msgspec
 import torch
 
 from paceline.core.errors import ConfigurationError, PacelineError
+from paceline.core.messages import Unit
+from paceline.lifecycle.work import Work
 from paceline.runtimes.local.channel import Channel, ClosedError
 from paceline.runtimes.local.memory import map_segment, unpack
 from paceline.runtimes.local.messages import (
@@ -25,9 +27,9 @@ from paceline.runtimes.local.messages import (
     Finished,
     Go,
     Interrupt,
-    Lease,
     Leased,
     Push,
+    Request,
     Restart,
     Skip,
     Stop,
@@ -35,9 +37,8 @@ from paceline.runtimes.local.messages import (
     ToWorker,
 )
 from paceline.runtimes.pace import Pace
-from paceline.training.data import Unit, Work
 from paceline.training.layout import Layout, Segment
-from paceline.training.parameters import OptimizerSpec
+from paceline.training.optimizers import OptimizerSpec
 from paceline.training.worker import Worker, seed_everything
 
 PR_SET_PDEATHSIG = 1
@@ -77,6 +78,7 @@ class PipeLink:
         self._segment = segment
         self._layout: Layout | None = None
         self._interrupted = False
+        self._pushed = 0
         self._next: Unit | None = None  # came along with the parameters
 
     def enter(self, layout: Layout) -> Segment:
@@ -96,24 +98,28 @@ class PipeLink:
         self.send(Enter(self._layout, pickled))
         self._wait_for_go()
 
-    def lease(self, work: Work) -> Unit | None:
-        if self._next is None:
-            self.send(Lease(work))
-            while not isinstance(message := self._receive(), Leased):
-                assert isinstance(message, Interrupt), message
-                self._interrupted = True
-            return message.unit
-        unit, self._next = self._next, None
-        return unit
+    def lease(self, work: Work) -> tuple[Unit | None, bool]:
+        if self._next is not None:
+            unit, self._next = self._next, None
+            return unit, False
+        self.send(Request(work))
+        while not isinstance(message := self._receive(), Leased):
+            assert isinstance(message, Interrupt), message
+            self._interrupted = True
+        return message.unit, message.parameters
 
     def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
-        self._heed()
-        self.send(Restart(units) if self._interrupted else Push(samples, units, loss, squared_norm))
+        self._read_interrupts()
+        if self._interrupted:
+            self.send(Restart(samples, units))
+        else:
+            self._pushed += 1
+            self.send(Push(self._pushed, samples, units, loss, squared_norm))
         self._wait_for_go()
 
     def skip(self, samples: int, units: int) -> None:
         self.send(Skip(samples, units))
-        self._heed()  # it does not wait for an answer, but shall hear that the run is over
+        self._read_interrupts()  # it does not wait for an answer, but shall know when the run is over
 
     def pause(self, seconds: float) -> None:
         if self._channel.has_message(seconds):
@@ -125,7 +131,7 @@ class PipeLink:
         except ClosedError:
             raise Stopped from None
 
-    def _heed(self) -> None:
+    def _read_interrupts(self) -> None:
         while self._channel.has_message():
             self._note_interrupt()
 

@@ -244,7 +244,7 @@ class Simulator:
             self._compute(self._workers[command.seat])
 
     def interrupt(self, command: Interrupt) -> None:
-        """It restarts a worker before its gradient is finished, or at that very moment; later the push is on its way."""
+        """A worker starts over until the very moment at which its gradient is ready; later its push is on its way."""
         worker = self._workers[command.seat]
         if worker.computed_at >= round(self.now + self._pull_delay, self._digits):
             worker.plan += 1

@@ -1,0 +1,75 @@
+"""What the server waits for: whatever has a file descriptor, each with the function that is called when it is ready.
+
+Nothing that it calls may wait. What a pipe does not take at once is written when it can be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from paceline.runtimes.local.channel import Channel, ClosedError, ShortWait
+
+Ready: TypeAlias = list[tuple[selectors.SelectorKey, int]]
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.interrupted = False  # may be set at any time, by a signal: nothing is called any more
+        self.short_wait = ShortWait()
+        self._selector = selectors.DefaultSelector()
+        self._new: Ready = []
+        self._forgotten: set[int] = set()  # descriptors, in this turn
+
+    def watch(self, source: int | HasFileno, call: Callable[[], None]) -> None:
+        """Call this when the source can be read."""
+        self._selector.register(source, selectors.EVENT_READ, call)
+
+    def forget(self, source: int | HasFileno) -> None:
+        """Watch it no more. It must still be open."""
+        with contextlib.suppress(KeyError):  # its end was seen before
+            self._forgotten.add(self._selector.unregister(source).fd)
+
+    def send(self, channel: Channel[Any, Any], message: Any) -> None:
+        """Without waiting for the other side. If it is dead, its end will say so."""
+        was_waiting = channel.has_unsent
+        with contextlib.suppress(ClosedError):
+            channel.send(message)
+            if channel.has_unsent and not was_waiting:
+                self._selector.register(channel.writing, selectors.EVENT_WRITE, lambda: self._flush(channel))
+
+    def _flush(self, channel: Channel[Any, Any]) -> None:
+        with contextlib.suppress(ClosedError):
+            channel.flush()
+        if not channel.has_unsent:
+            self.forget(channel.writing)
+
+    def forget_channel(self, channel: Channel[Any, Any]) -> None:
+        self.forget(channel)
+        self.forget(channel.writing)
+
+    def turn(self, patience: float) -> None:
+        """Wait for so many seconds at the most, and call the functions of whatever is ready."""
+        self._forgotten.clear()
+        for key, _ in self._ready(patience):
+            # An earlier call of this turn may have closed what a later one is about.
+            if not self.interrupted and key.fd not in self._forgotten:
+                key.data()
+
+    def _ready(self, patience: float) -> Ready:
+        if self.short_wait.pays_off(self._anything_new):
+            return self._new
+        return self._selector.select(patience)
+
+    def _anything_new(self) -> bool:
+        self._new = self._selector.select(0)
+        return bool(self._new)
+
+    def close(self) -> None:
+        self._selector.close()

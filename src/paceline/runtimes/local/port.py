@@ -1,0 +1,187 @@
+"""The port of a local run: carries out the commands of a lifecycle on processes, their segments and the store.
+
+A worker's segment is written only while that worker waits, so a pull is one version by construction, without locks. A
+gradient stays in its slot until its fate is decided; a worker that goes on before that has its gradient set aside.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from paceline.core.errors import ConfigurationError, PacelineError
+from paceline.core.messages import UpdateApplied
+from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.messages import (
+    BeginGroup,
+    Discard,
+    Dismiss,
+    GiveUp,
+    Interrupt,
+    Lease,
+    MakeUpdate,
+    Release,
+    SetAside,
+    StartProcess,
+)
+from paceline.lifecycle.validation import PortView
+from paceline.runtimes.local import messages as sent
+from paceline.runtimes.local.launcher import Launcher, Started
+from paceline.runtimes.local.loop import Loop
+from paceline.runtimes.local.memory import map_segment
+from paceline.training.aggregation import Aggregation
+from paceline.training.layout import Layout, Segment, average, averaged_into, difference, views
+from paceline.training.optimizers import OptimizerSpec
+from paceline.training.parameters import ParameterStore
+
+
+class WorkerFailedError(PacelineError):
+    """A worker's function raised, or its process died; the message says which, and why the run cannot go on."""
+
+
+class LocalPort:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        launcher: Launcher,
+        loop: Loop,
+        *,
+        lr_scaling: str,
+        statistics: bool,
+        started: Callable[[Started], None],
+    ) -> None:
+        """`started`: called with every new process."""
+        self.aggregation: Aggregation | None = None  # once the group has begun
+        self.processes: dict[int, Started] = {}
+        self.wake_time: float | None = None
+        self._lifecycle = lifecycle
+        self._launcher = launcher
+        self._loop = loop
+        self._lr_scaling = lr_scaling
+        self._statistics = statistics
+        self._on_start = started
+        self._segments: dict[int, Segment] = {}  # of the processes whose model is here
+        self._optimizers: dict[int, bytes] = {}  # as they want it: a pickled OptimizerSpec
+        self._buffers: dict[int, Mapping[str, Tensor]] = {}  # of processes that trained and have ended
+
+    @property
+    def store(self) -> ParameterStore:
+        assert self.aggregation is not None
+        return self.aggregation.store
+
+    # -- processes --
+
+    def start_process(self, command: StartProcess) -> None:
+        process = self._launcher.start_worker(command.seat)
+        self.processes[command.seat] = process
+        self._on_start(process)
+
+    def take_model(self, seat: int, layout: Layout, optimizer: bytes) -> None:
+        """A model lies in the segment of this process. If the group has begun, it gets the group's buffers."""
+        self._segments[seat] = map_segment(self.processes[seat].descriptor, layout)
+        self._optimizers[seat] = optimizer
+        if self.aggregation is not None:
+            self._compare(seat, self.store.layout, "the others'")
+            averaged_into(self._segments[seat], self.replicas())
+
+    def take_gradient(self, seat: int, squared_norm: float | None) -> None:
+        assert self.aggregation is not None
+        self.aggregation.hand_in(seat, self._segments[seat].gradient, squared_norm)
+
+    def close_process(self, seat: int) -> int | None:
+        """A process has ended: let go of its memory and descriptors. Its buffers count as long as the group's do."""
+        process = self.processes.pop(seat)
+        self._optimizers.pop(seat, None)
+        segment = self._segments.pop(seat, None)
+        if segment is not None and self.aggregation is not None:
+            self.aggregation.forget(seat)
+            self._buffers[seat] = {name: tensor.clone() for name, tensor in segment.others.items()}
+        trained = self._lifecycle.trained
+        if trained:
+            self._buffers = {seat: buffers for seat, buffers in self._buffers.items() if seat in trained}
+        self._loop.forget(process.ended)
+        self._loop.forget_channel(process.channel)
+        return self._launcher.close(process)
+
+    def close(self) -> None:
+        """Tell everybody that the run is over, and let go of their memory."""
+        for process in self.processes.values():
+            self._loop.send(process.channel, sent.Stop())
+        self._segments.clear()
+        self.aggregation = None
+
+    # -- commands --
+
+    def begin_group(self, command: BeginGroup) -> None:
+        first = self._segments[command.seats[0]]
+        for seat in command.seats[1:]:
+            self._compare(seat, first.layout, f"that of worker {command.seats[0]}")
+        spec: OptimizerSpec = pickle.loads(self._optimizers[command.seats[0]])
+        store = ParameterStore(first.layout, first.parameters, spec, self._lr_scaling)
+        self.aggregation = Aggregation(store, statistics=self._statistics)
+        self._loop.short_wait.parameters = store.layout.parameter_count
+
+    def _compare(self, seat: int, layout: Layout, whose: str) -> None:
+        if self._segments[seat].layout != layout:
+            found = difference(layout, self._segments[seat].layout)
+            raise ConfigurationError(f"the model of worker {seat} differs from {whose}: {found}")
+
+    def release(self, command: Release) -> None:
+        self._segments[command.seat].parameters.copy_(self.store.flat)
+        if command.requested:
+            self._tell(command.seat, sent.Leased(command.unit, parameters=True))
+        else:
+            self._tell(command.seat, sent.Go(command.unit))
+
+    def lease(self, command: Lease) -> None:
+        self._tell(command.seat, sent.Leased(command.unit))
+
+    def interrupt(self, command: Interrupt) -> None:
+        """Its segment must not be written while it computes: it says when it has stopped, and is served then."""
+        self._tell(command.seat, sent.Interrupt())
+
+    def dismiss(self, command: Dismiss) -> None:
+        self._tell(command.seat, sent.Stop())
+
+    def _tell(self, seat: int, message: sent.ToWorker) -> None:
+        process = self.processes.get(seat)
+        if process is not None:
+            self._loop.send(process.channel, message)
+
+    def make_update(self, command: MakeUpdate) -> UpdateApplied:
+        assert self.aggregation is not None
+        return self.aggregation.make_update(command)
+
+    def set_aside(self, command: SetAside) -> None:
+        assert self.aggregation is not None
+        self.aggregation.set_aside(command.gradient, command.seat)
+
+    def discard(self, command: Discard) -> None:
+        assert self.aggregation is not None
+        self.aggregation.discard(command.gradient, command.seat)
+
+    def give_up(self, command: GiveUp) -> None:
+        raise WorkerFailedError(command.reason)
+
+    def wake_at(self, time: float) -> None:
+        self.wake_time = time
+
+    def view(self) -> PortView:
+        return PortView() if self.aggregation is None else self.aggregation.view()
+
+    # -- the model --
+
+    def replicas(self) -> Sequence[Mapping[str, Tensor]]:
+        """The buffers of the group as it is now; if nobody is left, of all that there were."""
+        held = self._buffers | {seat: segment.others for seat, segment in self._segments.items()}
+        trained = [held[seat] for seat in self._lifecycle.trained if seat in held]
+        return trained or list(self._buffers.values()) or list(held.values())
+
+    def model_state(self) -> dict[str, Tensor]:
+        """What state_dict() of the model would be: the store's parameters, and the average of the workers' buffers."""
+        layout = self.store.layout
+        tensors = {name: tensor.clone() for name, tensor in views(self.store.flat, layout.parameters).items()}
+        tensors |= average(self.replicas(), layout.averaged)
+        return {key: tensors[name] for key, name in layout.keys}
