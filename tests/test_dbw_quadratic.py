@@ -139,8 +139,8 @@ class OnPaper:
 
     def _gradient(self, event: GradientArrived) -> tuple[Vector, float]:
         problem, x = self.problem, self._versions[event.version]
-        [(epoch, begin, end, _, _)] = event.units
-        own = self._centres[order_of(problem.samples, 0, epoch)[begin:end].numpy()]
+        [unit] = event.units
+        own = self._centres[order_of(problem.samples, 0, unit.epoch)[unit.begin : unit.end].numpy()]
         loss = problem.smoothness / 2 * float(((x - own) ** 2).sum(axis=1).mean())
         return problem.smoothness * (x - own.mean(axis=0)), loss
 
@@ -450,13 +450,13 @@ def test_all_train_and_every_sample_counts_once_per_epoch(policy: str) -> None:
         record.event.gradient: record.event.units for record in records if isinstance(record.event, GradientArrived)
     }
     counted = sorted(
-        (epoch, place)
+        (unit.epoch, place)
         for record in records
         for command in record.commands
         if isinstance(command, ApplyUpdate)
         for gradient in command.gradients
-        for epoch, begin, end, _, _ in units[gradient]
-        for place in range(begin, end)
+        for unit in units[gradient]
+        for place in range(unit.begin, unit.end)
     )
     assert counted == [(epoch, place) for epoch in range(EPOCHS) for place in range(problem.samples)]
     assert result.samples == EPOCHS * problem.samples

@@ -11,7 +11,7 @@ from fake_link import flat_of, segment_of
 from torch import Tensor, nn
 
 from paceline.core.errors import ConfigurationError
-from paceline.training.layout import ALIGNMENT, Layout, Segment, averaged_into, difference, layout_of, views
+from paceline.training.layout import ALIGNMENT, Layout, averaged_into, difference, layout_of, views
 from paceline.training.replica import Replica
 
 STAGED = pytest.mark.parametrize("staged", [False, True], ids=["in the segment", "as on a GPU"])
@@ -306,14 +306,14 @@ def test_parameters_that_do_not_lie_in_order_of_their_rows_keep_their_values() -
 # -- the average of several replicas --
 
 
-def replicas_of(*means: float) -> list[Segment]:
-    segments = []
+def replicas_of(*means: float) -> list[dict[str, Tensor]]:
+    replicas = []
     for number, mean in enumerate(means):
         segment = segment_of(layout_of(nn.BatchNorm1d(2)))
         segment.others["running_mean"].fill_(mean)
         segment.others["num_batches_tracked"].fill_(number + 10)
-        segments.append(segment)
-    return segments
+        replicas.append(segment.others)
+    return replicas
 
 
 def test_floating_point_buffers_are_averaged_and_of_the_others_the_first_counts() -> None:

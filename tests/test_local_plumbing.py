@@ -9,8 +9,9 @@ import os
 import select
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -20,10 +21,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from paceline.core.errors import ConfigurationError
+from paceline.recording.progress_log import Evaluation
 from paceline.runtimes.local import control as control_module
 from paceline.runtimes.local.channel import AT_ONCE, Channel, ClosedError, ShortWait
 from paceline.runtimes.local.control import ANSWER, PIPE, Control, request
-from paceline.runtimes.local.evaluator import Evaluator
+from paceline.runtimes.local.evaluator import Evaluations
+from paceline.runtimes.local.launcher import Launcher, Started
+from paceline.runtimes.local.loop import Loop
 from paceline.runtimes.local.memory import SMALL, create, map_segment, pack, unpack
 from paceline.runtimes.local.messages import Evaluate, Evaluated, Failed, Finished, FromEvaluator, Push, Stop, ToServer
 from paceline.runtimes.pace import Pace
@@ -138,25 +142,103 @@ def test_messages_of_a_union_are_told_apart_and_unknown_losses_are_allowed() -> 
     channel.close()
 
 
+class OneEvaluator:
+    """A launcher whose evaluator is the test itself, at the other end of the pipes."""
+
+    def __init__(self) -> None:
+        (self.server_reads, its_writes), (its_reads, self.server_writes) = os.pipe(), os.pipe()
+        self.its_end = Channel[Evaluate | Stop, Evaluated | Failed](its_reads, its_writes, Evaluate | Stop)
+        self.descriptor, self.ended = create(), os.pidfd_open(os.getpid())
+
+    def start_evaluator(self) -> Started:
+        channel = Channel[Any, Any](self.server_reads, self.server_writes, FromEvaluator, patient=False)
+        return Started(0, multiprocessing.current_process(), channel, self.descriptor, self.ended)
+
+    def close(self) -> None:
+        self.its_end.close()
+        for descriptor in (self.server_reads, self.server_writes, self.descriptor, self.ended):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def evaluator() -> Iterator[OneEvaluator]:
+    launcher = OneEvaluator()
+    yield launcher
+    launcher.close()
+
+
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), float("-inf")])
-def test_figures_of_a_model_that_diverged_come_back_from_the_evaluator(figure: float) -> None:
-    (server_reads, its_writes), (its_reads, server_writes) = os.pipe(), os.pipe()
-    its_end = Channel[Evaluate | Stop, Evaluated | Failed](its_reads, its_writes, Evaluate | Stop)
-    evaluator = Evaluator(
-        multiprocessing.current_process(), Channel(server_reads, server_writes, FromEvaluator), create()
-    )
-    store = store_of(nn.Linear(2, 1), lr=0.1)
-    try:
-        evaluator.ask(store, [], 1.5)
-        assert evaluator.busy and evaluator.knows(0) and its_end.receive() == Evaluate(store.layout)
-        its_end.send(Evaluated({"accuracy": 0.1, "loss": figure}))
-        found = evaluator.answer()
-    finally:
-        for channel in (its_end, evaluator.channel):
-            channel.close()
-        os.close(evaluator.descriptor)
-    assert not evaluator.busy and (found.seconds, found.version, found.figures["accuracy"]) == (1.5, 0, 0.1)
-    assert isinstance(found.figures["loss"], float) and not math.isfinite(found.figures["loss"])
+def test_figures_of_a_model_that_diverged_come_back_from_the_evaluator(evaluator: OneEvaluator, figure: float) -> None:
+    store, loop, found = store_of(nn.Linear(2, 1), lr=0.1), Loop(), list[Evaluation]()
+    evaluations = Evaluations(cast(Launcher, evaluator), loop, found.append, 10)
+    evaluations.start()
+    assert not evaluations.last_is_known(store, list, 1.5)
+    assert not evaluations.last_is_known(store, list, 2.5)  # it is asked once
+    assert evaluator.its_end.received() == [Evaluate(store.layout)]
+    evaluator.its_end.send(Evaluated({"accuracy": 0.1, "loss": figure}))
+    loop.turn(10.0)
+    loop.close()
+    assert evaluations.last_is_known(store, list, 3.5)
+    assert [(each.seconds, each.version, each.figures["accuracy"]) for each in found] == [(1.5, 0, 0.1)]
+    assert not math.isfinite(found[0].figures["loss"])
+
+
+def test_an_evaluator_that_does_not_read_holds_nobody_up(evaluator: OneEvaluator) -> None:
+    """The description of a large model is more than a pipe holds."""
+    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(2000)))
+    store, loop, found = store_of(model, lr=0.1), Loop(), list[Evaluation]()
+    evaluations = Evaluations(cast(Launcher, evaluator), loop, found.append, 10)
+    evaluations.start()
+    assert len(msgspec.json.encode(store.layout)) > AT_ONCE
+    assert not evaluations.last_is_known(store, list, 1.5)  # comes back at once, though nobody reads
+    arrived: list[Any] = []
+    while not arrived:
+        loop.turn(10.0)
+        arrived = evaluator.its_end.received()
+    assert arrived == [Evaluate(store.layout)]
+    loop.close()
+
+
+def test_a_side_that_never_waits_keeps_what_the_pipe_does_not_take() -> None:
+    reading, writing = os.pipe()
+    one, other = Channel[Note, Note](-1, writing, Note, patient=False), Channel[Note, Note](reading, -1, Note)
+    loop, notes = Loop(), [Note(f"{number} " + "x" * 1000) for number in range(200)]
+    for note in notes:
+        loop.send(one, note)
+    assert one.has_unsent
+    arrived: list[Note] = []
+    while len(arrived) < len(notes):
+        arrived += other.received()
+        if one.has_unsent:
+            loop.turn(10.0)
+    assert arrived == notes and not one.has_unsent
+    other.close()
+    loop.send(one, notes[0])  # to a dead side: nothing happens, and nothing is kept
+    assert not one.has_unsent
+    one.close()
+    loop.close()
+
+
+def test_a_source_that_an_earlier_call_of_the_same_turn_closed_is_not_called() -> None:
+    loop, called = Loop(), list[int]()
+    pipes = [os.pipe(), os.pipe()]
+    readers = [reading for reading, _ in pipes]
+
+    def call(number: int) -> None:
+        called.append(number)
+        loop.forget(readers[1 - number])
+
+    for number, (reading, writing) in enumerate(pipes):
+        loop.watch(reading, partial(call, number))
+        os.write(writing, b"x")
+    loop.turn(10.0)
+    assert len(called) == 1
+    loop.interrupted = True
+    loop.turn(0.0)
+    assert len(called) == 1
+    loop.close()
+    for descriptor in (*pipes[0], *pipes[1]):
+        os.close(descriptor)
 
 
 def test_waiting_is_short_where_answers_are_quick_and_sleeps_at_once_where_they_are_slow(

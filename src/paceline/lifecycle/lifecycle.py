@@ -158,6 +158,7 @@ class Lifecycle:
         if reaction is UNCHANGED:
             return
         seat.pushed = event.number
+        seat.slot_used = True
         seat.interrupted = False
         self._replaced = 0
         if self.trains:

@@ -89,8 +89,9 @@ class Orders:
     def set_aside(self, seat: Seat) -> None:
         """Its latest gradient, if that has no fate yet."""
         gradient = name_of(seat, seat.pushed)
-        if gradient in self._progress.pending:
+        if seat.slot_used and gradient in self._progress.pending:
             self.outputs.append(SetAside(gradient, seat.index))
+        seat.slot_used = False
 
     def _interrupt(self, seat: Seat) -> None:
         """A process that was told already, and has not answered, is served the newest parameters when it does."""

@@ -90,6 +90,7 @@ class Seat:
         "pushed",
         "pushed_before",
         "reserved",
+        "slot_used",
         "state",
         "version",
         "work",
@@ -101,6 +102,7 @@ class Seat:
         self.state = State.STARTING
         self.worker = index  # its present worker id, or the last one that it had
         self.pushed = 0  # pushes of its process
+        self.slot_used = False  # its latest gradient lies where it was pushed, and was not set aside
         self.pushed_before = 0  # those of them that were made under earlier ids
         self.version = 0  # of the parameters that it holds
         self.interrupted = False  # it was told to drop its gradient, and has not answered

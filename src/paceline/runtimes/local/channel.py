@@ -65,7 +65,8 @@ class Channel(Generic[In, Out]):
         self._waiting: deque[bytes] = deque()  # whole lines that were read
         self._cut_off = b""  # the beginning of a line whose end has not arrived yet
         self.short_wait = ShortWait()
-        os.set_blocking(reading, False)
+        if reading >= 0:
+            os.set_blocking(reading, False)
         if writing >= 0:
             os.set_blocking(writing, patient)
 
