@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
         ),
         (functions.killed_before_the_beginning, r"^worker 1: its process died \(exit code -9\) before the group began"),
         (functions.no_optimizer, r"`train` must call worker.optimizer\(model, ...\)"),
-        (functions.steps_after_the_end, r"^worker \d pushed a gradient after its work was done"),
+        (functions.steps_after_the_end, r"^worker \d \(finishing\): pushed a gradient after its work was done"),
     ],
 )
 def test_what_goes_wrong_is_said_once_and_nothing_is_left(
