@@ -17,6 +17,7 @@ from paceline.core.messages import (
     NO_WORK_LEFT,
     DeadlinePassed,
     Event,
+    Gradient,
     GradientArrived,
     Record,
     Unit,
@@ -41,7 +42,7 @@ from paceline.lifecycle.messages import (
     WorkDropped,
     WorkRequested,
 )
-from paceline.lifecycle.orders import Orders, name_of
+from paceline.lifecycle.orders import Orders
 from paceline.lifecycle.rounds import Round
 from paceline.lifecycle.samples import Samples
 from paceline.lifecycle.seats import IN_THE_GROUP, ON_THEIR_WAY_OUT, Change, Seat, State
@@ -146,9 +147,9 @@ class Lifecycle:
             if seat.state in ON_THEIR_WAY_OUT or event.number <= seat.pushed:
                 return  # it was sent away before it knew, or this was delivered twice
             raise ProtocolError(seat.worker, seat.state.value, "pushed a gradient after its work was done")
-        gradient = name_of(seat, event.number)
-        if gradient.clock < 1:
+        if event.number <= seat.pushed_before:
             return  # delivered twice, from before the process came back
+        gradient = Gradient(seat.worker, event.number - seat.pushed_before)
         units: tuple[Unit, ...] = ()
         if event.units and not self.coordinator.knows(gradient):
             units = self.samples.behind(seat.worker, event.units)
@@ -165,7 +166,8 @@ class Lifecycle:
             self.samples.hand_in(seat.worker, len(units))
             self.round.push(seat.worker, event.samples)
         self._orders.follow(reaction)
-        self._dismiss_if_leaving(seat, now)
+        if seat.state is State.LEAVING:
+            self._dismiss(seat, now)
 
     def _skip(self, event: BatchesSkipped, now: float) -> None:
         seat = self.seats[event.seat]

@@ -88,18 +88,14 @@ class Orders:
 
     def set_aside(self, seat: Seat) -> None:
         """Its latest gradient, if that has no fate yet."""
-        gradient = name_of(seat, seat.pushed)
-        if seat.slot_used and gradient in self._progress.pending:
-            self.outputs.append(SetAside(gradient, seat.index))
-        seat.slot_used = False
+        if seat.slot_used:
+            gradient = Gradient(seat.worker, seat.pushed - seat.pushed_before)
+            if gradient in self._progress.pending:
+                self.outputs.append(SetAside(gradient, seat.index))
+            seat.slot_used = False
 
     def _interrupt(self, seat: Seat) -> None:
         """A process that was told already, and has not answered, is served the newest parameters when it does."""
         if not seat.interrupted:
             seat.interrupted = True
             self.outputs.append(Interrupt(seat.index))
-
-
-def name_of(seat: Seat, number: int) -> Gradient:
-    """The gradient that is this push of a process."""
-    return Gradient(seat.worker, number - seat.pushed_before)

@@ -200,6 +200,9 @@ class Simulator:
 
     def _deliver(self, event: GroupEvent) -> None:
         self._driver.deliver(event, self.now)
+        self._deliver_answers()
+
+    def _deliver_answers(self) -> None:
         while self._answers:
             self._driver.deliver(self._answers.popleft(), self.now)
 
@@ -208,10 +211,13 @@ class Simulator:
         self.pushes += 1
         worker.pushed += 1
         if self._learner is None:
-            self._deliver(GradientPushed(worker.seat, worker.pushed))
-            return
-        samples, loss = self._learner.push(worker.seat)
-        self._deliver(GradientPushed(worker.seat, worker.pushed, samples, 1, loss))
+            pushed = GradientPushed(worker.seat, worker.pushed)
+        else:
+            samples, loss = self._learner.push(worker.seat)
+            pushed = GradientPushed(worker.seat, worker.pushed, samples, 1, loss)
+        self._driver.deliver(pushed, now)
+        if self._answers:
+            self._deliver_answers()
 
     def _schedule(self, time: float, happening: Happening, seat: int, plan: int = 0) -> None:
         self._sequence += 1
@@ -220,10 +226,12 @@ class Simulator:
     def _compute(self, worker: _Worker) -> None:
         """The worker has parameters, and begins its next iteration."""
         begins = self.now + self._pull_delay
-        worker.computed_at = round(begins + worker.draw(worker.iteration, begins), self._digits)
+        arrives = worker.computed_at = round(begins + worker.draw(worker.iteration, begins), self._digits)
         worker.iteration += 1
-        arrives = round(worker.computed_at + self._push_delay, self._digits)
-        self._schedule(arrives, Happening.PUSH, worker.seat, worker.plan)
+        if self._push_delay:
+            arrives = round(arrives + self._push_delay, self._digits)
+        self._sequence += 1
+        heapq.heappush(self._heap, (arrives, self._sequence, Happening.PUSH, worker.seat, worker.plan))
 
     # -- the port --
 
