@@ -119,7 +119,7 @@ def test_the_table_has_a_row_per_policy(paceline: Command) -> None:
 
 
 def test_a_table_of_large_numbers_and_long_names_is_whole(paceline: Command) -> None:
-    name = "dssp:lower=3,upper=15,capped=false,wait=next,literal_grant=true"
+    name = "dssp:lower=2,upper=14,capped=false,wait=next,literal_grant=true"
     outcome = paceline("simulate", "-p", name, "--intervals", "0.001,0.0019", "--pushes", "3000")
     assert name in outcome.out and "…" not in outcome.out
 

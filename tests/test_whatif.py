@@ -84,6 +84,18 @@ def test_the_recommendation_names_the_policy_its_gain_and_why(recorded: Trace) -
     assert recommendation(same, "another").startswith("take bsp: its workers would wait 0%")
 
 
+def test_the_policy_of_the_run_is_recognised_however_it_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate("ssp:staleness=3", GROUP, trace_file=tmp_path / "trace.jsonl")
+    arguments = ["--policy", "ssp:staleness=3", "--policy", "bsp", "--json"]
+    monkeypatch.setattr(sys, "argv", ["paceline", "whatif", str(tmp_path), *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    names = [found["policy"] for found in json.loads(capsys.readouterr().out)]
+    assert names == ["ssp", "bsp"] and Trace(tmp_path / "trace.jsonl").header.policy == "ssp"
+
+
 def test_a_trace_without_pushes_is_refused(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace.jsonl", "bsp")
     writer.close(3.0)

@@ -88,8 +88,7 @@ def simulate_command(
         seed=seed,
     )
     speeds = worker_speeds(simulation)
-    for name in names:
-        policy_for(name, len(speeds))
+    policies = {name: str(policy_for(name, len(speeds))) for name in names}
     console = output()
     shown = GANTT_ROUNDS * max(each.mean for each in speeds.values())
     wants_strip = (console.is_terminal if strip is None else strip) and not as_json
@@ -97,15 +96,15 @@ def simulate_command(
     if wants_strip:
         console.print(legend())
     try:
-        for name in names:
+        for name, policy_name in policies.items():
             timeline = Timeline(shown)
-            into = None if trace_out is None else run_directory(trace_out, name, simulation)
+            into = None if trace_out is None else run_directory(trace_out, policy_name, simulation)
             with _interruptible() as interrupt, _progress(name, stop_of(simulation, speeds)) as progress:
                 observers = [interrupt, progress, *([timeline] if wants_strip else [])]
                 summary = simulate(name, simulation, speeds=speeds, trace_file=into, observers=observers)
             summaries.append(summary)
             if wants_strip:
-                console.print(gantt(name, timeline, summary.virtual_seconds, console.width))
+                console.print(gantt(summary.policy, timeline, summary.virtual_seconds, console.width))
     except KeyboardInterrupt:
         print(f"paceline: interrupted; {len(summaries)} of {len(names)} policies were finished", file=sys.stderr)
         if summaries and not as_json:

@@ -67,10 +67,10 @@ def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | 
     rows: list[TrainingRow] = []
     try:
         for name in asked.policies:
-            rows.append(_row(name, _run(name, train, evaluate, asked, console), asked.target))
+            rows.append(_row(_run(name, train, evaluate, asked, console), asked.target))
     except InterruptedRun as interrupted:
         if interrupted.result is not None:
-            rows.append(_row(asked.policies[len(rows)], interrupted.result, asked.target))
+            rows.append(_row(interrupted.result, asked.target))
             print(f"paceline: interrupted; {_left_behind(interrupted.result)}", file=sys.stderr)
         else:
             print("paceline: interrupted before the workers had begun", file=sys.stderr)
@@ -106,13 +106,13 @@ def _run(
     if wants_strip and not asked.as_json:
         if name == asked.policies[0]:
             console.print(legend())
-        console.print(gantt(name, timeline, result.seconds, console.width))
+        console.print(gantt(result.summary.policy, timeline, result.seconds, console.width))
     return result
 
 
-def _row(policy: str, result: RunResult, target: float | None) -> TrainingRow:
+def _row(result: RunResult, target: float | None) -> TrainingRow:
     return TrainingRow(
-        policy,
+        result.summary.policy,
         result.seconds,
         None if target is None else result.time_to(target),
         result.samples,

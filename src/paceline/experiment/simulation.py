@@ -67,12 +67,11 @@ def simulate(
 
     `speeds`: what worker_speeds(simulation) gave, for who runs several policies: a CSV from a pipe is read only once.
     """
-    name = str(policy)
     if speeds is None:
         speeds = worker_speeds(simulation)
     chosen = policy_for(policy, len(speeds))
     metrics = RunMetrics()
-    writer = None if trace_file is None else TraceWriter(trace_file, name)
+    writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
     simulator = Simulator(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
@@ -86,7 +85,7 @@ def simulate(
     finally:
         if writer is not None:  # an interrupted run leaves a whole trace of what it did
             writer.close(simulator.now)
-    return metrics.summary(name, simulator.now)
+    return metrics.summary(str(chosen), simulator.now)
 
 
 def policy_for(policy: Policy | str, workers: int) -> Policy:

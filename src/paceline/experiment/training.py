@@ -147,7 +147,7 @@ def launch(
             with _interruptible(server), _threads(group.server_threads()):
                 server.run()
         finally:  # what there is of a result is written, however the run ended
-            result = _finish(server, str(policy), metrics, collector, files)
+            result = _finish(server, str(chosen), metrics, collector, files)
         if server.interrupted:
             raise InterruptedRun(result)
         assert result is not None  # the server refuses workers that finish without a model

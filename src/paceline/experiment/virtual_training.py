@@ -104,7 +104,7 @@ def train_virtually(
         learner.judge()
     return RunResult(
         learner.state(),
-        metrics.summary(str(policy), simulator.now),
+        metrics.summary(str(chosen), simulator.now),
         learner.store.samples,
         evaluations=learner.evaluations,
     )

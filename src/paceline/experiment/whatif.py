@@ -76,7 +76,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
         typical = min(each.mean for each in speeds.values())
         simulator = Simulator(simulated, Coordinator(chosen), [metrics], time_scale=typical)
         simulator.run(Stop(duration=trace.end))
-        summaries.append(metrics.summary(name, simulator.now))
+        summaries.append(metrics.summary(str(chosen), simulator.now))
     return summaries
 
 
