@@ -90,7 +90,7 @@ def simulate_command(
     speeds = worker_speeds(simulation)
     policies = {name: str(policy_for(name, len(speeds))) for name in names}
     console = output()
-    shown = GANTT_ROUNDS * max(each.mean for each in speeds.values())
+    shown = GANTT_ROUNDS * max(worker_speed.mean for worker_speed in speeds.values())
     wants_strip = (console.is_terminal if strip is None else strip) and not as_json
     summaries: list[Summary] = []
     if wants_strip:

@@ -140,7 +140,7 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
 
     choices = _Choices()
     speeds = worker_speeds(comparison.simulation)
-    timeline = Timeline(GANTT_ROUNDS * max(each.mean for each in speeds.values()))
+    timeline = Timeline(GANTT_ROUNDS * max(speed.mean for speed in speeds.values()))
     try:
         result = train_virtually(
             task,
@@ -265,7 +265,7 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def time(self) -> tuple[float, float] | None:
         """Mean and standard deviation of the time to the target; None: some seed never reached it."""
-        reached = [each for each in self.times if each is not None]
+        reached = [time for time in self.times if time is not None]
         if not reached or len(reached) < len(self.times):
             return None
         return statistics.mean(reached), statistics.stdev(reached) if len(reached) > 1 else 0.0

@@ -57,7 +57,7 @@ def draw_estimates(choices: dict[str, list[Choice]], path: Path) -> None:
     panels: dict[str, dict[str, list[Curve]]] = {}
     for name, value_of in ESTIMATES.items():
         found = {
-            policy: [(each.seconds, value) for each in made if (value := value_of(each)) is not None]
+            policy: [(choice.seconds, value) for choice in made if (value := value_of(choice)) is not None]
             for policy, made in choices.items()
         }
         if any(found.values()):
@@ -67,5 +67,7 @@ def draw_estimates(choices: dict[str, list[Choice]], path: Path) -> None:
 
 def runs_of(row: Row, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes behind a row, in the order of their seeds."""
-    found = [each for each in outcomes if (each.trial.policy, each.trial.factor) == (row.policy, row.factor)]
+    found = [
+        outcome for outcome in outcomes if (outcome.trial.policy, outcome.trial.factor) == (row.policy, row.factor)
+    ]
     return sorted(found, key=lambda outcome: outcome.trial.seed)

@@ -35,7 +35,7 @@ def retrain(
             follower.follow(record)
     finally:
         torch.set_num_threads(before)
-    return {name: each.clone() for name, each in follower.store.parameters.items()}
+    return {name: parameter.clone() for name, parameter in follower.store.parameters.items()}
 
 
 class _Follower:
@@ -79,7 +79,7 @@ class _Follower:
             )
         worker = event.gradient.worker
         if worker not in self._buffers:
-            self._buffers[worker] = {name: each.clone() for name, each in self._gradients.buffers.items()}
+            self._buffers[worker] = {name: buffer.clone() for name, buffer in self._gradients.buffers.items()}
         flat = torch.empty_like(self.store.flat)
         parameters = list(views(self._versions[event.version], self.store.layout.parameters).values())
         units = units_from_numbers(event.units)

@@ -78,7 +78,7 @@ def simulate(
         [metrics, *observers, *([writer] if writer else [])],
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
-        time_scale=min(each.mean for each in speeds.values()),
+        time_scale=min(speed.mean for speed in speeds.values()),
     )
     try:
         simulator.run(stop_of(simulation, speeds))
@@ -100,7 +100,7 @@ def policy_for(policy: Policy | str, workers: int) -> Policy:
 
 def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
     """The workers of a simulation and how fast they are; ConfigurationError if anything about it is impossible."""
-    given = [each for each in (simulation.intervals, simulation.speed, simulation.trace) if each is not None]
+    given = [way for way in (simulation.intervals, simulation.speed, simulation.trace) if way is not None]
     if len(given) != 1:
         raise ConfigurationError(
             "give the workers exactly one way: as intervals, as workers with a speed, or as a trace"
@@ -141,7 +141,7 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
         raise ConfigurationError(f"{' and '.join(given)} were given; a run has one end")
     for what, value in given.items():
         _require(0 < value < math.inf, what, value, "above 0")
-    named = [*simulation.joins, *simulation.failures, *(each.worker for each in simulation.slowdowns)]
+    named = [*simulation.joins, *simulation.failures, *(slowdown.worker for slowdown in simulation.slowdowns)]
     for worker in named:
         if worker not in speeds:
             raise ConfigurationError(f"there is no worker {worker}; there are {_few(list(speeds))}")
@@ -150,10 +150,15 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
     for worker, time in simulation.failures.items():
         joined = simulation.joins.get(worker, 0.0)
         _require(joined < time < math.inf, f"failure of worker {worker}", time, f"after it joined, at {joined:g}")
-    for each in simulation.slowdowns:
-        what = f"slow-down of worker {each.worker}"
-        _require(1 <= each.factor <= LONGEST, what, each.factor, f"a factor from 1 to {LONGEST:g}")
-        _require(0 <= each.begin < each.until, f"beginning of the {what}", each.begin, "from 0, and before its end")
+    for slowdown in simulation.slowdowns:
+        what = f"slow-down of worker {slowdown.worker}"
+        _require(1 <= slowdown.factor <= LONGEST, what, slowdown.factor, f"a factor from 1 to {LONGEST:g}")
+        _require(
+            0 <= slowdown.begin < slowdown.until,
+            f"beginning of the {what}",
+            slowdown.begin,
+            "from 0, and before its end",
+        )
 
 
 def _require(holds: bool, what: str, value: float, expected: str) -> None:
@@ -195,7 +200,7 @@ def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Stop:
         return Stop(pushes=simulation.pushes)
     if simulation.duration is not None:
         return Stop(duration=simulation.duration)
-    return Stop(duration=DEFAULT_ROUNDS * max(each.mean for each in speeds.values()))
+    return Stop(duration=DEFAULT_ROUNDS * max(speed.mean for speed in speeds.values()))
 
 
 def run_directory(below: Path, policy: str, simulation: Simulation) -> Path:

@@ -51,7 +51,11 @@ class RunResult:
 
     def time_to(self, target: float, figure: str = "accuracy") -> float | None:
         """Seconds until an evaluation first found this figure at the target or above; None: never."""
-        reached = (each.seconds for each in self.evaluations if each.figures.get(figure, float("-inf")) >= target)
+        reached = (
+            evaluation.seconds
+            for evaluation in self.evaluations
+            if evaluation.figures.get(figure, float("-inf")) >= target
+        )
         return next(reached, None)
 
 

@@ -85,13 +85,13 @@ def train_virtually(
         [metrics, *([writer] if writer else []), *observers],
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
-        time_scale=min(each.mean for each in speeds.values()),
+        time_scale=min(speed.mean for speed in speeds.values()),
         learner=learner,
     )
     learner.simulator = simulator
     learner.evaluations, learner.observers, learner.tell = [], observers, on_evaluation
     learner.every = None if task.test is None else evaluate_every or len(task.train)
-    has_end = any(each is not None for each in (simulation.duration, simulation.updates, simulation.pushes))
+    has_end = any(limit is not None for limit in (simulation.duration, simulation.updates, simulation.pushes))
     try:
         simulator.run(stop_of(simulation, speeds) if has_end else Stop())
     finally:

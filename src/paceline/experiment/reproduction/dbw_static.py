@@ -106,9 +106,9 @@ def _claims(results: list[Result]) -> list[Claim]:
         Claim(
             "without tuning, DBW is as fast as the best static k",
             "the best static k takes "
-            + ", ".join(f"{part}: {each:.2f}x" for part, each in printed.items())
+            + ", ".join(f"{part}: {factor:.2f}x" for part, factor in printed.items())
             + " of the time of DBW as printed; with calmer estimates at best "
-            + ", ".join(f"{each:.2f}x" for each in factors.values()),
+            + ", ".join(f"{factor:.2f}x" for factor in factors.values()),
             min(printed.values()) >= 0.9,
         ),
         Claim(
@@ -118,7 +118,7 @@ def _claims(results: list[Result]) -> list[Claim]:
         ),
         Claim(
             "DBW is faster than the blind variant, which knows times but no gains",
-            "blind takes " + ", ".join(f"{part}: {each:.2f}x" for part, each in blind.items()) + " of DBW's time",
+            "blind takes " + ", ".join(f"{part}: {factor:.2f}x" for part, factor in blind.items()) + " of DBW's time",
             min(blind.values()) >= 1,
         ),
         Claim(
@@ -139,7 +139,7 @@ def _summary(results: list[Result]) -> Section:
 def _with_mark(result: Result, name: str) -> str:
     time = result.time(name)
     text = seconds(time)
-    return f"**{text}**" if time == min(result.time(each) for each in result.rows) else text
+    return f"**{text}**" if time == min(result.time(policy) for policy in result.rows) else text
 
 
 def _section(result: Result, folder: Path) -> Section:

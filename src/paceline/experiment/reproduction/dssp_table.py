@@ -37,11 +37,13 @@ def dssp_table(asked: Asked) -> Page:
     comparison = _comparison(asked)
     trials = [*asked.trials(POLICIES), *asked.trials(["bsp"], 0.5)]
     outcomes = asked.run("table", comparison, trials)
-    low = reached_by_all([each for each in outcomes if each.trial.policy == "bsp" and each.trial.factor == 1], STEP)
+    low = reached_by_all(
+        [outcome for outcome in outcomes if outcome.trial.policy == "bsp" and outcome.trial.factor == 1], STEP
+    )
     high = round(low + STEP, 6)
     labels = {("bsp", 0.5): SHARED}
     first, second = rows_by_policy(outcomes, low, labels), rows_by_policy(outcomes, high, labels)
-    fair = [each for each in outcomes if each.trial.factor == 1]
+    fair = [outcome for outcome in outcomes if outcome.trial.factor == 1]
     pictures = draw_comparison(fair, rows_of(fair, POLICIES, low), asked.folder, target=low)
     headings, cells = learning_cells(learning_rows(first.values()), low)
     return Page(

@@ -35,10 +35,12 @@ def elasticbsp_curves(asked: Asked) -> Page:
     # One rate for every single update, as in the papers: BSP's updates, of a whole round each, then get a quarter.
     quarter = 1 / len(INTERVALS)
     outcomes = asked.run("curves", comparison, [*asked.trials(policies), *asked.trials(["bsp"], quarter)])
-    target = reached_by_all([each for each in outcomes if each.trial.policy == "bsp" and each.trial.factor == 1])
+    target = reached_by_all(
+        [outcome for outcome in outcomes if outcome.trial.policy == "bsp" and outcome.trial.factor == 1]
+    )
     rows = rows_by_policy(outcomes, target, {("bsp", quarter): SHARED})
     headings, cells = learning_cells(learning_rows(rows.values()), target)
-    fair = [each for each in outcomes if each.trial.factor == 1]
+    fair = [outcome for outcome in outcomes if outcome.trial.factor == 1]
     pictures = draw_comparison(fair, rows_of(fair, policies, target), asked.folder, target=target)
     finished = sorted(rows.values(), key=lambda row: row.seconds)
     order = ", ".join(f"{row.policy} ({row.seconds:,.0f} s)" for row in finished)
@@ -70,12 +72,14 @@ def _claims(rows: dict[str, Row]) -> list[Claim]:
     accuracy = statistics.mean(row.accuracy for row in elastic)
     others = {name: mean_time(rows[name]) for name in OTHERS}
     listed = ", ".join(f"{name} {seconds(time)}" for name, time in others.items())
-    each = ", ".join(f"R={lookahead} {seconds(time)}" for lookahead, time in zip(LOOKAHEADS, times, strict=True))
+    by_lookahead = ", ".join(
+        f"R={lookahead} {seconds(time)}" for lookahead, time in zip(LOOKAHEADS, times, strict=True)
+    )
     gain, gain_shared = accuracy - bsp.accuracy, accuracy - shared.accuracy
     return [
         Claim(
             "ElasticBSP reaches BSP's accuracy sooner than BSP, whatever R",
-            f"BSP {seconds(mean_time(bsp))}; {each}",
+            f"BSP {seconds(mean_time(bsp))}; {by_lookahead}",
             max(times) < mean_time(bsp),
         ),
         Claim(

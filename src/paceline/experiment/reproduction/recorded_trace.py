@@ -36,7 +36,7 @@ def recorded_trace(asked: Asked) -> Page:
         names += [PRINTED, GATHER, CALM, f"backup:k={max(1, workers * 3 // 4)}", "dbw:blind=true"]
     policies = list(dict.fromkeys(names))
     outcomes = asked.run("policies", comparison, asked.trials(policies))
-    target = reached_by_all([each for each in outcomes if each.trial.policy == "bsp"])
+    target = reached_by_all([outcome for outcome in outcomes if outcome.trial.policy == "bsp"])
     rows = rows_by_policy(outcomes, target)
     ordered = sorted(rows.values(), key=lambda row: (row.policy != "bsp", mean_time(row), -row.accuracy))
     headings, cells = learning_cells(learning_rows(ordered), target)
@@ -85,7 +85,7 @@ def _claims(rows: dict[str, Row]) -> list[Claim]:
 
 
 def _about(speeds: Mapping[int, SpeedModel]) -> str:
-    times = [each.times for each in speeds.values() if isinstance(each, Recorded)]
+    times = [speed.times for speed in speeds.values() if isinstance(speed, Recorded)]
     means = [statistics.mean(own) for own in times]
     within = [statistics.stdev(own) / statistics.mean(own) for own in times if len(own) > 1]
     varies = f", and within a worker by {statistics.mean(within):.0%} of its mean" if within else ""

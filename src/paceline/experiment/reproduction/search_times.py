@@ -101,9 +101,10 @@ def _times(measured: dict[str, dict[str, float]], folder: Path) -> Section:
     cells = []
     for name in (*PUBLISHED, OURS):
         ours = [measured[name].get(_key(*size)) for size in SIZES]
-        cells.append([f"{name}, here", *("-" if each is None else f"{each * 1e6:,.0f}" for each in ours)])
+        cells.append([f"{name}, here", *("-" if seconds is None else f"{seconds * 1e6:,.0f}" for seconds in ours)])
         if name in PUBLISHED:
-            cells.append([f"{name}, paper", *("-" if each is None else f"{each:,}" for each in PUBLISHED[name])])
+            printed = ["-" if microseconds is None else f"{microseconds:,}" for microseconds in PUBLISHED[name]]
+            cells.append([f"{name}, paper", *printed])
     curves: dict[str, list[Curve]] = {
         f"{name}, R={lookahead}": [
             [
@@ -141,11 +142,11 @@ def _faster(fast: str, slow: str, measured: dict[str, dict[str, float]], sizes: 
         if theirs is not None and other is not None:
             printed.append(f"{theirs / other:,.1f}x")
             seen.append(ours[0] / ours[1] if ours[0] is not None and ours[1] is not None else None)
-    known = [each for each in seen if each is not None]
+    known = [ratio for ratio in seen if ratio is not None]
     where = ", ".join(f"n={workers} R={lookahead}" for workers, lookahead in sizes)
     return Claim(
         f"{fast} is faster than {slow}: {', '.join(printed)} ({where})",
-        ", ".join("-" if each is None else f"{each:,.1f}x" for each in seen),
+        ", ".join("-" if ratio is None else f"{ratio:,.1f}x" for ratio in seen),
         bool(known) and min(known) > 1,
     )
 
