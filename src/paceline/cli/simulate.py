@@ -19,7 +19,7 @@ from typer import Exit, Option
 from paceline.cli import options
 from paceline.cli.arguments import policy_names, size_of_group, slowdown, times_of_group, times_of_workers
 from paceline.core.messages import GradientArrived
-from paceline.experiment import Simulation, policy_for, run_directory, simulate, stop_of, worker_speeds
+from paceline.experiment import Simulation, policy_for, run_directory, run_end, simulate, worker_speeds
 from paceline.recording.metrics import Summary
 from paceline.recording.observer import Observer
 from paceline.recording.timeline import Timeline
@@ -27,7 +27,7 @@ from paceline.recording.trace import Record
 from paceline.report.console import output
 from paceline.report.gantt import gantt, legend
 from paceline.report.tables import comparison, remarks
-from paceline.runtimes.simulated.simulator import Stop
+from paceline.runtimes.simulated.simulator import RunEnd
 
 GANTT_ROUNDS = 8  # iterations of the slowest worker that the strip shows
 PROGRESS_EVERY = 20_000  # records between two movements of the progress bar
@@ -99,12 +99,12 @@ def simulate_command(
         for name, policy_name in policies.items():
             timeline = Timeline(shown)
             into = None if trace_out is None else run_directory(trace_out, policy_name, simulation)
-            with _interruptible() as interrupt, _progress(name, stop_of(simulation, speeds)) as progress:
+            with _interruptible() as interrupt, _progress(name, run_end(simulation, speeds)) as progress:
                 observers = [interrupt, progress, *([timeline] if wants_strip else [])]
                 summary = simulate(name, simulation, speeds=speeds, trace_file=into, observers=observers)
             summaries.append(summary)
             if wants_strip:
-                console.print(gantt(summary.policy, timeline, summary.virtual_seconds, console.width))
+                console.print(gantt(summary.policy, timeline, summary.seconds, console.width))
     except KeyboardInterrupt:
         print(f"paceline: interrupted; {len(summaries)} of {len(names)} policies were finished", file=sys.stderr)
         if summaries and not as_json:
@@ -149,28 +149,28 @@ def _interruptible() -> Iterator[Observer]:
 class _Progress(Observer):
     """Moves a progress bar, which draws itself in a thread of its own."""
 
-    def __init__(self, bar: Progress, task: TaskID, stop: Stop) -> None:
-        self._bar, self._task, self._stop = bar, task, stop
+    def __init__(self, bar: Progress, task: TaskID, end: RunEnd) -> None:
+        self._bar, self._task, self._end = bar, task, end
         self._seen = 0
 
     def observe(self, record: Record) -> None:
         self._seen += 1
         if self._seen % PROGRESS_EVERY != 0:
             return
-        if math.isfinite(self._stop.duration):
+        if math.isfinite(self._end.duration):
             self._bar.update(self._task, completed=record.now)
-        elif math.isfinite(self._stop.pushes):
+        elif math.isfinite(self._end.pushes):
             self._bar.update(self._task, completed=self._seen)
         elif isinstance(record.event, GradientArrived):
             self._bar.update(self._task, completed=record.event.version)
 
 
 @contextmanager
-def _progress(name: str, stop: Stop) -> Iterator[Observer]:
+def _progress(name: str, end: RunEnd) -> Iterator[Observer]:
     """A progress bar on a terminal's stderr, and nothing elsewhere."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         if console.is_terminal:
-            yield _Progress(bar, bar.add_task(name, total=min(stop.duration, stop.updates, stop.pushes)), stop)
+            yield _Progress(bar, bar.add_task(name, total=min(end.duration, end.updates, end.pushes)), end)
         else:
             yield Observer()

@@ -38,11 +38,11 @@ def train_command(
     strip: options.Gantt = None,
 ) -> None:
     """Train a built-in task on local workers, under one policy or under several, one after another."""
-    from paceline.cli.training import Asked, check, train_and_compare  # torch takes a second to import
+    from paceline.cli.training import TrainingRequest, check, train_and_compare  # torch takes a second to import
     from paceline.experiment.tasks import settings_of, task_of
 
     settings = settings_of(task)
-    asked = Asked(
+    request = TrainingRequest(
         name=task,
         policies=policy_names(policy or ["bsp"]),
         group=options.group_from(workers, slow, speed, intervals, trace, device),
@@ -56,7 +56,7 @@ def train_command(
         as_json=as_json,
         gantt=strip,
     )
-    check(asked)
+    check(request)
     chosen = task_of(
         task,
         model=model,
@@ -68,4 +68,4 @@ def train_command(
         sharding=sharding,
         seed=seed,
     )
-    train_and_compare(chosen.learn, chosen.evaluate, asked)
+    train_and_compare(chosen.learn, chosen.evaluate, request)

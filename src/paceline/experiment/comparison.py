@@ -68,7 +68,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     loss: float | None  # None: not finite
 
 
-class Choice(msgspec.Struct, frozen=True, array_like=True):
+class ChosenK(msgspec.Struct, frozen=True, array_like=True):
     """What DBW chose for an update, and by what: gain and time are those of the chosen k."""
 
     seconds: float
@@ -89,7 +89,7 @@ class Outcome(msgspec.Struct, frozen=True):
     waiting_share: float
     mean_staleness: float
     curve: list[Point]
-    choices: list[Choice]  # of a policy that estimates
+    choices: list[ChosenK]  # of a policy that estimates
     spans: list[list[Span]]  # of the first workers, in the first seconds
     problem: str = ""
 
@@ -169,7 +169,7 @@ class _Choices(Observer):
     """Keeps the estimates of a run; of a long one evenly every second, fourth, ..."""
 
     def __init__(self) -> None:
-        self.kept: list[Choice] = []
+        self.kept: list[ChosenK] = []
         self._seen, self._every = 0, 1
 
     def observe(self, record: Record) -> None:
@@ -183,9 +183,9 @@ class _Choices(Observer):
         self._seen += 1
 
 
-def _choice(now: float, seen: Estimates) -> Choice:
+def _choice(now: float, seen: Estimates) -> ChosenK:
     at = seen.k - 1
-    return Choice(now, seen.k, seen.gain[at], seen.time[at], seen.variance, seen.squared_norm, seen.smoothness)
+    return ChosenK(now, seen.k, seen.gain[at], seen.time[at], seen.variance, seen.squared_norm, seen.smoothness)
 
 
 def run_trials(comparison: Comparison, trials: Sequence[Trial], directory: Path, processes: int) -> Iterator[Outcome]:

@@ -16,7 +16,7 @@ from paceline.runtimes.pace import Pace
 from paceline.runtimes.speeds import SPEEDS, Constant, Recorded, Slowdown, SpeedModel
 from paceline.training.choices import LR_SCALINGS, NOT_FINITE
 
-MOST_WORKERS = 1024
+MOST_PROCESSES = 1024
 
 
 class Group(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,8 +36,10 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
         for what, value in (("workers", self.workers), ("epochs", epochs), ("evaluate_every", evaluate_every)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigurationError(f"{what} is {value}; it must be at least 1")
-        if max(self.workers, self.most or 0) > MOST_WORKERS:
-            raise ConfigurationError(f"workers is {max(self.workers, self.most or 0)}; at most {MOST_WORKERS} fit here")
+        if max(self.workers, self.most or 0) > MOST_PROCESSES:
+            raise ConfigurationError(
+                f"workers is {max(self.workers, self.most or 0)}; at most {MOST_PROCESSES} fit here"
+            )
         for what, given, known in (
             ("lr_scaling", lr_scaling, LR_SCALINGS),
             ("not_finite", not_finite, NOT_FINITE),

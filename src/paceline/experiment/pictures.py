@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from paceline.experiment.comparison import Choice, Outcome, Row
+from paceline.experiment.comparison import ChosenK, Outcome, Row
 from paceline.report.plots import Curve, draw, draw_gantt, draw_panels
 
-ESTIMATES: dict[str, Callable[[Choice], float | None]] = {
+ESTIMATES: dict[str, Callable[[ChosenK], float | None]] = {
     "k": lambda choice: choice.k,
     "gain": lambda choice: choice.gain,
     "time T(k)": lambda choice: choice.time,
@@ -52,7 +52,7 @@ def draw_comparison(
     return drawn
 
 
-def draw_estimates(choices: dict[str, list[Choice]], path: Path) -> None:
+def draw_estimates(choices: dict[str, list[ChosenK]], path: Path) -> None:
     """Everything that DBW chose by, update by update."""
     panels: dict[str, dict[str, list[Curve]]] = {}
     for name, value_of in ESTIMATES.items():

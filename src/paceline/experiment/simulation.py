@@ -18,7 +18,7 @@ from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.observer import Observer
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.iteration_times import read_iteration_times
-from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
+from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import (
     MOST_SIGMA,
     SPEEDS,
@@ -32,7 +32,7 @@ from paceline.runtimes.speeds import (
 )
 
 LONGEST = 1e100  # of any time or factor
-MOST_WORKERS = 1_000_000
+MOST_SIMULATED_WORKERS = 1_000_000
 DEFAULT_ROUNDS = 100  # iterations of the slowest worker, where no end of the run is given
 
 
@@ -81,7 +81,7 @@ def simulate(
         time_scale=min(speed.mean for speed in speeds.values()),
     )
     try:
-        simulator.run(stop_of(simulation, speeds))
+        simulator.run(run_end(simulation, speeds))
     finally:
         if writer is not None:  # an interrupted run leaves a whole trace of what it did
             writer.close(simulator.now)
@@ -115,7 +115,7 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
         count = simulation.workers
         if count is None:
             raise ConfigurationError("a speed needs the number of workers that have it")
-        _require(1 <= count <= MOST_WORKERS, "workers", count, f"from 1 to {MOST_WORKERS:,}")
+        _require(1 <= count <= MOST_SIMULATED_WORKERS, "workers", count, f"from 1 to {MOST_SIMULATED_WORKERS:,}")
         speeds = dict.fromkeys(range(count), build(simulation.speed, SPEEDS, "speed"))
     else:
         times = read_iteration_times(Path(str(simulation.trace)))
@@ -192,15 +192,15 @@ def _slower(draw: Draw, slowdowns: Sequence[Slowdown]) -> Draw:
     return lambda iteration, now: stretched(draw(iteration, now), now)
 
 
-def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Stop:
+def run_end(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> RunEnd:
     """When the run is over; without a word on it, when the slowest worker had time for a hundred iterations."""
     if simulation.updates is not None:
-        return Stop(updates=simulation.updates)
+        return RunEnd(updates=simulation.updates)
     if simulation.pushes is not None:
-        return Stop(pushes=simulation.pushes)
+        return RunEnd(pushes=simulation.pushes)
     if simulation.duration is not None:
-        return Stop(duration=simulation.duration)
-    return Stop(duration=DEFAULT_ROUNDS * max(speed.mean for speed in speeds.values()))
+        return RunEnd(duration=simulation.duration)
+    return RunEnd(duration=DEFAULT_ROUNDS * max(speed.mean for speed in speeds.values()))
 
 
 def run_directory(below: Path, policy: str, simulation: Simulation) -> Path:

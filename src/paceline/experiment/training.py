@@ -47,7 +47,7 @@ class RunResult:
 
     @property
     def seconds(self) -> float:
-        return self.summary.virtual_seconds
+        return self.summary.seconds
 
     def time_to(self, target: float, figure: str = "accuracy") -> float | None:
         """Seconds until an evaluation first found this figure at the target or above; None: never."""

@@ -9,14 +9,14 @@ import torch
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import ApplyUpdate, Statistics
-from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, stop_of, worker_speeds
+from paceline.experiment.simulation import Simulation, policy_for, run_end, simulated_workers, worker_speeds
 from paceline.experiment.training import RunResult
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import TraceWriter
-from paceline.runtimes.simulated.simulator import Simulator, Stop
+from paceline.runtimes.simulated.simulator import RunEnd, Simulator
 from paceline.runtimes.speeds import SpeedModel
 from paceline.training.gradients import DivergedError
 from paceline.training.learner import Learner
@@ -93,7 +93,7 @@ def train_virtually(
     learner.every = None if task.test is None else evaluate_every or len(task.train)
     has_end = any(limit is not None for limit in (simulation.duration, simulation.updates, simulation.pushes))
     try:
-        simulator.run(stop_of(simulation, speeds) if has_end else Stop())
+        simulator.run(run_end(simulation, speeds) if has_end else RunEnd())
     finally:
         if writer is not None:
             writer.close(simulator.now)

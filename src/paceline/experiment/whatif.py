@@ -17,7 +17,7 @@ from paceline.core.messages import AT_THE_END, ApplyUpdate, GradientArrived, Int
 from paceline.experiment.simulation import policy_for
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.trace import Record, Trace
-from paceline.runtimes.simulated.simulator import SimulatedWorker, Simulator, Stop
+from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import Recorded
 
 AS_GOOD_AS_THE_BEST = 0.95
@@ -75,14 +75,14 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
         ]
         typical = min(speed.mean for speed in speeds.values())
         simulator = Simulator(simulated, Coordinator(chosen), [metrics], time_scale=typical)
-        simulator.run(Stop(duration=trace.end))
+        simulator.run(RunEnd(duration=trace.end))
         summaries.append(metrics.summary(str(chosen), simulator.now))
     return summaries
 
 
 def recommendation(summaries: Sequence[Summary], recorded: str) -> str:
     """Which policy to take, and why: of those about as fast as the fastest, the one with the freshest gradients."""
-    useful = {summary.policy: summary.applied / summary.virtual_seconds for summary in summaries}
+    useful = {summary.policy: summary.applied / summary.seconds for summary in summaries}
     most = max(useful.values())
     good = [summary for summary in summaries if useful[summary.policy] >= AS_GOOD_AS_THE_BEST * most]
     best = min(good, key=lambda summary: (summary.mean_staleness, -useful[summary.policy]))

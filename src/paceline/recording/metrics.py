@@ -51,7 +51,7 @@ class Summary(msgspec.Struct, frozen=True):
     """What one run came to. Waiting runs from a push to the release after it, or to the end of the run."""
 
     policy: str
-    virtual_seconds: float
+    seconds: float
     updates: int
     pushes: int
     applied: int
@@ -198,7 +198,7 @@ class RunMetrics(Observer):
         together = sum(worker_summary.member_seconds for worker_summary in summaries)
         return Summary(
             policy=policy,
-            virtual_seconds=end,
+            seconds=end,
             updates=self._updates,
             pushes=self._pushes,
             applied=self._applied,

@@ -10,7 +10,7 @@ from paceline.recording.timeline import Span, Timeline
 
 COMPUTING, WAITING, ABSENT = "█", "░", " "
 STYLES = {COMPUTING: "green", WAITING: "yellow", ABSENT: ""}
-MOST_WORKERS = 12
+MOST_STRIPS = 12
 WIDEST = 120
 
 
@@ -19,7 +19,7 @@ def gantt(title: str, timeline: Timeline, end: float, width: int) -> Text:
     spans = timeline.spans(end)
     until = min(timeline.until, end)
     workers = list(spans)
-    shown = workers if len(workers) <= MOST_WORKERS else workers[: MOST_WORKERS - 1] + workers[-1:]
+    shown = workers if len(workers) <= MOST_STRIPS else workers[: MOST_STRIPS - 1] + workers[-1:]
     label = max((len(str(worker)) for worker in workers), default=1)
     cells = max(10, min(width, WIDEST) - label - 4)
     strip = Text()

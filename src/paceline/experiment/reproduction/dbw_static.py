@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.experiment.comparison import Choice, Comparison, Outcome, Row
+from paceline.experiment.comparison import ChosenK, Comparison, Outcome, Row
 from paceline.experiment.pictures import draw_estimates
-from paceline.experiment.reproduction.asking import Asked, mean_time, ratio, rows_by_policy, seconds
 from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import ExperimentRequest, mean_time, ratio, rows_by_policy, seconds
 from paceline.experiment.simulation import Simulation
 from paceline.report.plots import Curve, draw
 from paceline.runtimes.speeds import Slowdown
@@ -69,23 +69,23 @@ class Result:
         return min(DBW, key=self.time)
 
 
-def dbw_static(asked: Asked) -> Page:
+def dbw_static(request: ExperimentRequest) -> Page:
     results = []
     for case in CASES:
-        outcomes = asked.run(case.part, _comparison(case, asked), asked.trials([*STATIC, *DBW, BLIND]))
+        outcomes = request.run(case.part, _comparison(case, request), request.trials([*STATIC, *DBW, BLIND]))
         results.append(Result(case, outcomes, rows_by_policy(outcomes, TARGET)))
     return Page(
         "DBW against every static number of backup workers",
         "C. Xu, G. Neglia, N. Sebastianelli, Dynamic backup workers for parallel machine learning, IFIP Networking 2020"
         " (arXiv 2004.14696): 16 workers on a virtual clock, MNIST and CIFAR-10, round trips 1 - a + a Exp(1).",
-        f"{WORKERS} workers in virtual time with real gradients. {_size(asked.full)} SGD without momentum, 0.3 for a"
+        f"{WORKERS} workers in virtual time with real gradients. {_size(request.full)} SGD without momentum, 0.3 for a"
         " full round; `fixed`: every update has that rate; `proportional`: k / 16 of it. An update takes the first k"
         " gradients, and who is late finishes and is discarded (PsW). DBW is run as in the paper (means over 5 updates,"
         " one more gradient after the loss rose) and with calmer estimates (20 updates, without that rule); blind"
         f" maximises k / T(k). Times are to an accuracy of {TARGET:.0%}, as means over the seeds; never: one of the"
         " seeds was not there when the run ended.",
         _claims(results),
-        [_summary(results), *(_section(result, asked.folder) for result in results)],
+        [_summary(results), *(_section(result, request.folder) for result in results)],
     )
 
 
@@ -151,7 +151,7 @@ def _section(result: Result, folder: Path) -> Section:
             across[name] = [[(1, result.time(name)), (WORKERS, result.time(name))]]
     over_k, estimates = folder / f"{case.part}-times.svg", folder / f"{case.part}-estimates.svg"
     draw(across, over_k, title=case.title, across="k", up=f"seconds to {TARGET:.0%}")
-    choices: dict[str, list[Choice]] = {}
+    choices: dict[str, list[ChosenK]] = {}
     for outcome in result.outcomes:
         if outcome.trial.seed == 0 and outcome.choices and outcome.trial.policy != BLIND:
             choices[outcome.trial.policy] = outcome.choices
@@ -162,7 +162,7 @@ def _section(result: Result, folder: Path) -> Section:
     return Section(case.title[0].upper() + case.title[1:], "", pictures=pictures)
 
 
-def _comparison(case: Case, asked: Asked) -> Comparison:
+def _comparison(case: Case, request: ExperimentRequest) -> Comparison:
     slowdowns: tuple[Slowdown, ...] = ()
     if case.slow_from is not None:
         slowdowns = tuple(Slowdown(worker, SLOWER, case.slow_from, None) for worker in range(WORKERS // 2))
@@ -170,11 +170,11 @@ def _comparison(case: Case, asked: Asked) -> Comparison:
         "fashion-mnist",
         Simulation(workers=WORKERS, speed=f"exponential:a={case.a:g}", duration=case.duration, slowdowns=slowdowns),
         epochs=1_000,  # the duration ends it
-        data=None if asked.data is None else str(asked.data),
-        model="lenet" if asked.full else "mlp",
+        data=None if request.data is None else str(request.data),
+        model="lenet" if request.full else "mlp",
         learning_rate=0.3,
         momentum=0.0,
-        batch_size=500 if asked.full else 32,
+        batch_size=500 if request.full else 32,
         lr_scaling="none" if case.rate == "fixed" else "linear",
         evaluate_every=2_560,
         stop_at=TARGET,

@@ -6,9 +6,10 @@ import statistics
 
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
 from paceline.experiment.pictures import draw_comparison
-from paceline.experiment.reproduction.asking import (
+from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import (
     SMALL,
-    Asked,
+    ExperimentRequest,
     mean_time,
     ratio,
     reached_by_all,
@@ -16,7 +17,6 @@ from paceline.experiment.reproduction.asking import (
     seconds,
     small_comparison,
 )
-from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.simulation import Simulation
 from paceline.report.tables import learning_cells
 
@@ -29,19 +29,19 @@ SHARED = "bsp, shared rate"
 HEADLINE = 1.77  # times as fast as BSP, printed
 
 
-def elasticbsp_curves(asked: Asked) -> Page:
-    comparison = _comparison(asked)
+def elasticbsp_curves(request: ExperimentRequest) -> Page:
+    comparison = _comparison(request)
     policies = ["bsp", *OTHERS, *ELASTIC]
     # One rate for every single update, as in the papers: BSP's updates, of a whole round each, then get a quarter.
     quarter = 1 / len(INTERVALS)
-    outcomes = asked.run("curves", comparison, [*asked.trials(policies), *asked.trials(["bsp"], quarter)])
+    outcomes = request.run("curves", comparison, [*request.trials(policies), *request.trials(["bsp"], quarter)])
     target = reached_by_all(
         [outcome for outcome in outcomes if outcome.trial.policy == "bsp" and outcome.trial.factor == 1]
     )
     rows = rows_by_policy(outcomes, target, {("bsp", quarter): SHARED})
     headings, cells = learning_cells(learning_rows(rows.values()), target)
     fair = [outcome for outcome in outcomes if outcome.trial.factor == 1]
-    pictures = draw_comparison(fair, rows_of(fair, policies, target), asked.folder, target=target)
+    pictures = draw_comparison(fair, rows_of(fair, policies, target), request.folder, target=target)
     finished = sorted(rows.values(), key=lambda row: row.seconds)
     order = ", ".join(f"{row.policy} ({row.seconds:,.0f} s)" for row in finished)
     return Page(
@@ -107,10 +107,10 @@ def _claims(rows: dict[str, Row]) -> list[Claim]:
     ]
 
 
-def _comparison(asked: Asked) -> Comparison:
+def _comparison(request: ExperimentRequest) -> Comparison:
     simulation = Simulation(intervals=INTERVALS, jitter=0.05)
-    data = None if asked.data is None else str(asked.data)
-    if asked.full:
+    data = None if request.data is None else str(request.data)
+    if request.full:
         return Comparison(
             "cifar10", simulation, 400, data, "alexnet", batch_size=128, learning_rate=0.05, evaluate_every=50_000
         )

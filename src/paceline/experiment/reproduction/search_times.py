@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from paceline.experiment.reproduction.asking import Asked
 from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import ExperimentRequest
 from paceline.report.plots import Curve, draw
 from paceline.zipline import EXACT, predict, search
 
@@ -54,8 +54,8 @@ def seconds_of(points: npt.NDArray[np.float64], algorithm: str) -> float:
     return best
 
 
-def search_times(asked: Asked) -> Page:
-    measured = _measured(asked.folder / RESULTS, float("inf") if asked.full else MOST_SECONDS)
+def search_times(request: ExperimentRequest) -> Page:
+    measured = _measured(request.folder / RESULTS, float("inf") if request.full else MOST_SECONDS)
     return Page(
         "ElasticBSP, table 2: search times",
         "X. Zhao et al., Elastic bulk synchronous parallel model for distributed deep learning, ICDM 2019 (arXiv"
@@ -65,7 +65,7 @@ def search_times(asked: Asked) -> Page:
         f" columns, not absolute times. `{OURS}` is paceline's own exact search (docs/zipline.md). A dash: it would"
         f" take longer than {MOST_SECONDS:g} s, and --full runs it all the same.",
         [*_claims_about_time(measured), *_claims_about_quality()],
-        [_times(measured, asked.folder)],
+        [_times(measured, request.folder)],
     )
 
 

@@ -42,7 +42,7 @@ class SimulatedWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class RunEnd:
     """When a run is over: after a time (what happens exactly then still counts), or so many updates or pushes."""
 
     duration: float = math.inf
@@ -130,7 +130,7 @@ class Simulator:
             if each.fails_at is not None:
                 self._schedule(each.fails_at, Happening.FAILURE, each.worker)
 
-    def run(self, stop: Stop) -> float:
+    def run(self, stop: RunEnd) -> float:
         """Run until it is over and return the virtual time at which it ended, which is also `now`."""
         heap, workers = self._heap, self._workers
         latest = stop.duration * (1 + AT_THE_END)

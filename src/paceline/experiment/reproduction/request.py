@@ -15,7 +15,7 @@ Runner: TypeAlias = Callable[[str, Comparison, Sequence[Trial]], list[Outcome]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExperimentRequest:
     """`run(part, comparison, trials)` gives the outcomes, and keeps them so that the same is not computed twice."""
 
     full: bool
@@ -50,7 +50,7 @@ def small_comparison(simulation: Simulation, data: str | None) -> Comparison:
     )
 
 
-Experiment: TypeAlias = Callable[[Asked], Page]
+Experiment: TypeAlias = Callable[[ExperimentRequest], Page]
 
 
 def rows_by_policy(
