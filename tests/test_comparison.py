@@ -156,6 +156,7 @@ def test_the_estimates_of_dbw_are_kept_and_of_a_long_run_evenly_fewer(monkeypatc
         (["--intervals", "1,2", "--format", "gif"], "--format gif: must be svg or png"),
         (["--intervals", "1,2", "--policy", "backup:k=3"], "k=3 gradients per update need at least 3 workers"),
         (["--intervals", "1,2", "--model", "gpt"], "unknown model 'gpt'"),
+        (["--intervals", "1,2", "--batch-size", "0"], "batch_size is 0; it must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused(

@@ -39,7 +39,7 @@ def train_command(
 ) -> None:
     """Train a built-in task on local workers, under one policy or under several, one after another."""
     from paceline.cli.training import TrainingRequest, check, train_and_compare  # torch takes a second to import
-    from paceline.experiment.tasks import settings_of, task_of
+    from paceline.experiment.tasks import TaskOptions, settings_of, task_of
 
     settings = settings_of(task)
     request = TrainingRequest(
@@ -57,15 +57,6 @@ def train_command(
         gantt=strip,
     )
     check(request)
-    chosen = task_of(
-        task,
-        model=model,
-        data=data,
-        optimizer=optimizer,
-        learning_rate=lr,
-        momentum=momentum,
-        batch_size=batch_size,
-        sharding=sharding,
-        seed=seed,
-    )
+    wanted = TaskOptions(task, model, data, optimizer, lr, momentum, batch_size, sharding)
+    chosen = task_of(wanted, seed=seed)
     train_and_compare(chosen.learn, chosen.evaluate, request)

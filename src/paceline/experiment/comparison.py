@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +29,9 @@ from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record
 from paceline.report.tables import LearningRow
 
+if TYPE_CHECKING:  # torch takes a second to import, and a command that only prints its help shall not wait for it
+    from paceline.experiment.tasks import TaskOptions
+
 RESULTS = "results.jsonl"
 GANTT_ROUNDS = 8  # iterations of the slowest worker whose spans are kept
 GANTT_WORKERS = 16
@@ -35,7 +39,7 @@ MOST_CHOICES = 500  # of which the estimates are kept: all, or every second, fou
 
 
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that the trials have in common."""
+    """All that the trials have in common, as the first line of their results keeps it."""
 
     task: str
     simulation: Simulation
@@ -51,6 +55,21 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     test_samples: int | None = None  # evaluate on the first so many only
     stop_at: float | None = None  # end a run when it finds this accuracy
     keep_spans: bool = True  # for a Gantt chart, of the first seed
+
+    def task_options(self, factor: float = 1.0) -> TaskOptions:
+        """`factor`: on the learning rate."""
+        from paceline.experiment.tasks import TaskOptions, settings_of
+
+        rate = settings_of(self.task).learning_rate if self.learning_rate is None else self.learning_rate
+        return TaskOptions(
+            self.task,
+            self.model,
+            None if self.data is None else Path(self.data),
+            self.optimizer,
+            rate * factor,
+            self.momentum,
+            self.batch_size,
+        )
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -106,29 +125,19 @@ def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     try:
         return _run_trial(comparison, trial)
     finally:
-        gc.collect()  # a simulator and its driver hold each other, and a data set with them
+        gc.collect()  # a simulator and its driver hold each other, and every version of the model with them
 
 
 def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     import torch
     from torch.utils.data import Subset
 
-    from paceline.experiment.tasks import settings_of, task_of
+    from paceline.experiment.tasks import task_of
     from paceline.experiment.virtual_training import train_virtually
     from paceline.training.gradients import DivergedError
 
     torch.set_num_threads(1)
-    rate = comparison.learning_rate or settings_of(comparison.task).learning_rate
-    task = task_of(
-        comparison.task,
-        model=comparison.model,
-        data=None if comparison.data is None else Path(comparison.data),
-        optimizer=comparison.optimizer,
-        learning_rate=rate * trial.factor,
-        momentum=comparison.momentum,
-        batch_size=comparison.batch_size,
-        seed=trial.seed,
-    )
+    task = task_of(comparison.task_options(trial.factor), seed=trial.seed)
     if comparison.test_samples is not None:
         task = replace(task, test=Subset(task.test, range(min(comparison.test_samples, len(task.test)))))
     curve: list[Point] = []

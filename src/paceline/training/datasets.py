@@ -17,6 +17,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,12 +59,18 @@ class _Part(NamedTuple):
     labels: Bytes
 
 
+@lru_cache(maxsize=1)  # one: a process works on one data set, and two of them may be more than fits
 def load(name: str, path: Path | None = None) -> Pictures:
+    """What `read` gives, read once per process: all tasks on the set share its tensors, and none may write to them."""
+    return read(name, path)
+
+
+def read(name: str, path: Path | None = None) -> Pictures:
     """The data set of this name, from its usual place or from `path`; ConfigurationError says what is missing."""
-    read = DATASETS.get(name)
-    if read is None:
+    reader = DATASETS.get(name)
+    if reader is None:
         raise ConfigurationError(f"unknown data set {name!r}; there are: {', '.join(DATASETS)}")
-    return read(path)
+    return reader(path)
 
 
 # -- from bytes to tensors --
