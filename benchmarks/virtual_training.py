@@ -160,7 +160,7 @@ class Plan:
         self._entries = layout_of(given.model).parameters
         self._size = sum(entry.size for entry in self._entries)
         self._version = 0
-        self._versions: list[tuple[int, Tensor, set[int]]] = []  # number, parameters, who holds them
+        self._versions: list[tuple[int, Tensor, set[int]]] = []  # number, parameters, the workers that hold them
         self._free: list[Tensor] = []
         self._gradients: dict[Gradient, Tensor] = {}
         orders = {epoch: order_of(SAMPLES, seed, epoch) for epoch in range(len(records) * BATCH // SAMPLES + 1)}
@@ -202,7 +202,7 @@ class Plan:
         return Update(gradients, [weight * BATCH / (BATCH * len(gradients)) for weight in weights], rate)
 
     def _pull(self, worker: int) -> Copy | None:
-        """Who pulls the same version shares a copy; a copy that nobody holds any more is used again."""
+        """Workers that pulled the same version share a copy; a copy that no worker holds any more is used again."""
         for _, _, holders in self._versions:
             holders.discard(worker)
         for number, _, holders in self._versions:

@@ -171,10 +171,10 @@ def test_words_for_times_that_never_come() -> None:
 
 
 def test_levels_and_rows_come_from_the_outcomes() -> None:
-    from paceline.experiment.comparison import Point
+    from paceline.experiment.comparison import CurvePoint
 
     def outcome(policy: str, seed: int, best: float, factor: float = 1.0) -> Outcome:
-        curve = [Point(1.0, 10, best, 1.0), Point(2.0, 20, best - 0.1, 1.0)]
+        curve = [CurvePoint(1.0, 10, best, 1.0), CurvePoint(2.0, 20, best - 0.1, 1.0)]
         return Outcome(Trial(policy, seed, factor), 2.0, 20, 0.0, 0.0, curve, [], [])
 
     outcomes = [outcome("bsp", 1, 0.876), outcome("bsp", 0, 0.873), outcome("bsp", 0, 0.5, 0.25)]

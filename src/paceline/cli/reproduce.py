@@ -67,7 +67,7 @@ def reproduce_command(
 
 
 def _run(part: str, comparison: Comparison, trials: list[Trial], *, folder: Path, processes: int) -> list[Outcome]:
-    """Have the data first, from wherever there is some: one process downloads it, not each."""
+    """See that the data is there before processes start: otherwise every one of them would download it."""
     from paceline.training.datasets import load
     from paceline.training.downloads import download
 

@@ -26,7 +26,7 @@ from paceline.recording.timeline import Timeline
 from paceline.recording.trace import Record
 from paceline.report.console import output
 from paceline.report.gantt import gantt, legend
-from paceline.report.tables import comparison, remarks
+from paceline.report.tables import remarks, summary_table
 from paceline.runtimes.simulated.simulator import RunEnd
 
 GANTT_ROUNDS = 8  # iterations of the slowest worker that the strip shows
@@ -61,7 +61,7 @@ def simulate_command(
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON array instead of a table.")] = False,
     strip: Annotated[
-        bool | None, Option("--gantt/--no-gantt", help="Show who computes and who waits; on a terminal: yes.")
+        bool | None, Option("--gantt/--no-gantt", help="Show when every worker computes and waits; on a terminal: yes.")
     ] = None,
 ) -> None:
     """Compare policies in virtual time: iterations, waiting, staleness.
@@ -108,12 +108,12 @@ def simulate_command(
     except KeyboardInterrupt:
         print(f"paceline: interrupted; {len(summaries)} of {len(names)} policies were finished", file=sys.stderr)
         if summaries and not as_json:
-            console.print(comparison(summaries))
+            console.print(summary_table(summaries))
         raise Exit(130) from None
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
         return
-    console.print(comparison(summaries), "")
+    console.print(summary_table(summaries), "")
     for remark in remarks(summaries):
         console.print(remark, highlight=False, markup=False)
 

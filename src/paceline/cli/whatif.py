@@ -13,7 +13,7 @@ from paceline.experiment.whatif import recommendation, whatif
 from paceline.policies import policy as build_policy
 from paceline.recording.trace import Trace
 from paceline.report.console import output
-from paceline.report.tables import comparison
+from paceline.report.tables import summary_table
 
 
 def whatif_command(
@@ -34,5 +34,5 @@ def whatif_command(
         print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
         return
     console = output()
-    console.print(comparison(summaries), "")
+    console.print(summary_table(summaries), "")
     console.print(recommendation(summaries, recorded), highlight=False, markup=False)

@@ -78,7 +78,7 @@ class Trial(msgspec.Struct, frozen=True):
     factor: float = 1.0  # on the learning rate
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True):
+class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
     """One evaluation of a learning curve."""
 
     seconds: float
@@ -107,7 +107,7 @@ class Outcome(msgspec.Struct, frozen=True):
     samples: int
     waiting_share: float
     mean_staleness: float
-    curve: list[Point]
+    curve: list[CurvePoint]
     choices: list[ChosenK]  # of a policy that estimates
     spans: list[list[Span]]  # of the first workers, in the first seconds
     problem: str = ""
@@ -140,11 +140,11 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     task = task_of(comparison.task_options(trial.factor), seed=trial.seed)
     if comparison.test_samples is not None:
         task = replace(task, test=Subset(task.test, range(min(comparison.test_samples, len(task.test)))))
-    curve: list[Point] = []
+    curve: list[CurvePoint] = []
 
     def note(evaluation: Evaluation) -> bool:
         figures = evaluation.figures
-        curve.append(Point(evaluation.seconds, evaluation.samples, figures["accuracy"], figures["loss"]))
+        curve.append(CurvePoint(evaluation.seconds, evaluation.samples, figures["accuracy"], figures["loss"]))
         return comparison.stop_at is not None and figures["accuracy"] >= comparison.stop_at
 
     choices = _Choices()
@@ -163,7 +163,7 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
             on_evaluation=note,
         )
     except DivergedError as problem:
-        last = curve[-1] if curve else Point(0.0, 0, 0.0, None)
+        last = curve[-1] if curve else CurvePoint(0.0, 0, 0.0, None)
         return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, choices.kept, [], str(problem))
     summary = result.summary
     spans = list(timeline.spans(result.seconds).values())[:GANTT_WORKERS]
@@ -216,7 +216,7 @@ def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) ->
         yield from (run_trial(comparison, trial) for trial in trials)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(trials)), context, initializer=_die_with_parent) as pool:
+    with ProcessPoolExecutor(min(processes, len(trials)), context, initializer=_end_with_parent) as pool:
         try:
             for future in as_completed([pool.submit(run_trial, comparison, trial) for trial in trials]):
                 yield future.result()
@@ -225,8 +225,8 @@ def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) ->
             raise
 
 
-def _die_with_parent() -> None:
-    """Whoever is killed leaves nothing running: a process of the pool would finish its trial first."""
+def _end_with_parent() -> None:
+    """A command that is killed leaves nothing running: a process of the pool would finish its trial first."""
 
     def watch() -> None:
         parent = multiprocessing.parent_process()

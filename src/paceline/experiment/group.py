@@ -101,7 +101,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
         return lambda index: self.device
 
     def paces(self) -> Callable[[int], Pace | None]:
-        """How slow the worker with this index is made. Who joins later takes the turn of an earlier one."""
+        """How slow the worker with this index is made. One that joins later is as slow as an earlier one, in turn."""
         given = [way for way in (self.intervals, self.speed, self.trace) if way is not None]
         if len(given) > 1:
             raise ConfigurationError("give emulated speeds at most one way: intervals, a speed, or a trace")

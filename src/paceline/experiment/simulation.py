@@ -65,7 +65,7 @@ def simulate(
 ) -> Summary:
     """Run one policy in virtual time and return its figures. The same arguments give the same bytes.
 
-    `speeds`: what worker_speeds(simulation) gave, for who runs several policies: a CSV from a pipe is read only once.
+    `speeds`: what worker_speeds(simulation) gave, to run several policies: a CSV from a pipe can be read only once.
     """
     if speeds is None:
         speeds = worker_speeds(simulation)

@@ -161,7 +161,7 @@ def launch(
 def _finish(
     server: LocalServer, policy: str, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
 ) -> RunResult | None:
-    """Stop everybody, and put together and write what there is; None: the group had not begun."""
+    """Stop all processes, and put together and write what there is; None: the group had not begun."""
     server.stop()
     end = server.now if server.ended_at is None else server.ended_at
     aggregation = server.port.aggregation

@@ -30,22 +30,22 @@ class _EvaluatedLearner(Learner):
     every: int | None
     evaluations: list[Evaluation]
     observers: Sequence[Observer]
-    tell: Callable[[Evaluation], bool | None] | None
+    on_evaluation: Callable[[Evaluation], bool | None] | None
 
     def apply(self, command: ApplyUpdate) -> Statistics | None:
         before = self.store.samples
         seen = super().apply(command)
         if self.every is not None and self.store.samples // self.every > before // self.every:
-            self.judge()
+            self.evaluate_now()
         return seen
 
-    def judge(self) -> None:
+    def evaluate_now(self) -> None:
         store = self.store
         evaluation = Evaluation(self.simulator.now, store.samples, store.version, self.evaluate())
         self.evaluations.append(evaluation)
         for observer in self.observers:
             observer.evaluated(evaluation)
-        if self.tell is not None and self.tell(evaluation):
+        if self.on_evaluation is not None and self.on_evaluation(evaluation):
             self.simulator.halt()
 
 
@@ -89,7 +89,7 @@ def train_virtually(
         learner=learner,
     )
     learner.simulator = simulator
-    learner.evaluations, learner.observers, learner.tell = [], observers, on_evaluation
+    learner.evaluations, learner.observers, learner.on_evaluation = [], observers, on_evaluation
     learner.every = None if task.test is None else evaluate_every or len(task.train)
     has_end = any(limit is not None for limit in (simulation.duration, simulation.updates, simulation.pushes))
     try:
@@ -101,7 +101,7 @@ def train_virtually(
         raise DivergedError("a parameter is not finite at the end of the run: it diverged")
     evaluated = learner.evaluations[-1].version if learner.evaluations else -1
     if task.test is not None and evaluated != learner.store.version:
-        learner.judge()
+        learner.evaluate_now()
     return RunResult(
         learner.state(),
         metrics.summary(str(chosen), simulator.now),

@@ -12,7 +12,7 @@ from paceline.core.spec import Parameter
 from paceline.recording.metrics import Summary
 
 
-def comparison(summaries: Sequence[Summary]) -> Table:
+def summary_table(summaries: Sequence[Summary]) -> Table:
     """One row per policy: what it got done, and what that cost."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("\npolicy", overflow="fold")

@@ -15,7 +15,7 @@ from paceline.runtimes.speeds import Slowdown
 
 WORKERS = 16
 STATIC = [f"backup:k={k}" for k in range(1, WORKERS + 1)]
-DBW = ["dbw", "dbw:window=20,loss_rule=false"]
+DBW_VARIANTS = ["dbw", "dbw:window=20,loss_rule=false"]
 BLIND = "dbw:blind=true"
 TARGET = 0.82
 SLOWER = 5.0
@@ -66,13 +66,13 @@ class Result:
 
     @property
     def best_dbw(self) -> str:
-        return min(DBW, key=self.time)
+        return min(DBW_VARIANTS, key=self.time)
 
 
 def dbw_static(request: ExperimentRequest) -> Page:
     results = []
     for case in CASES:
-        outcomes = request.run(case.part, _comparison(case, request), request.trials([*STATIC, *DBW, BLIND]))
+        outcomes = request.run(case.part, _comparison(case, request), request.trials([*STATIC, *DBW_VARIANTS, BLIND]))
         results.append(Result(case, outcomes, rows_by_policy(outcomes, TARGET)))
     return Page(
         "DBW against every static number of backup workers",
@@ -80,10 +80,10 @@ def dbw_static(request: ExperimentRequest) -> Page:
         " (arXiv 2004.14696): 16 workers on a virtual clock, MNIST and CIFAR-10, round trips 1 - a + a Exp(1).",
         f"{WORKERS} workers in virtual time with real gradients. {_size(request.full)} SGD without momentum, 0.3 for a"
         " full round; `fixed`: every update has that rate; `proportional`: k / 16 of it. An update takes the first k"
-        " gradients, and who is late finishes and is discarded (PsW). DBW is run as in the paper (means over 5 updates,"
-        " one more gradient after the loss rose) and with calmer estimates (20 updates, without that rule); blind"
-        f" maximises k / T(k). Times are to an accuracy of {TARGET:.0%}, as means over the seeds; never: one of the"
-        " seeds was not there when the run ended.",
+        " gradients; a worker that is late finishes, and its gradient is discarded (PsW). DBW is run as in the"
+        " paper (means over 5 updates, one more gradient after the loss rose) and with calmer estimates (20 updates,"
+        f" without that rule); blind maximises k / T(k). Times are to an accuracy of {TARGET:.0%}, as means over the"
+        " seeds; never: one of the seeds was not there when the run ended.",
         _claims(results),
         [_summary(results), *(_section(result, request.folder) for result in results)],
     )
@@ -91,7 +91,7 @@ def dbw_static(request: ExperimentRequest) -> Page:
 
 def _claims(results: list[Result]) -> list[Claim]:
     factors = {result.case.part: result.beside(result.best_static, result.best_dbw) for result in results}
-    printed = {result.case.part: result.beside(result.best_static, DBW[0]) for result in results}
+    printed = {result.case.part: result.beside(result.best_static, DBW_VARIANTS[0]) for result in results}
     blind = {result.case.part: result.beside(BLIND, result.best_dbw) for result in results}
     best = {result.case.part: result.best_static.removeprefix("backup:") for result in results}
     changing = results[-1]
@@ -123,8 +123,8 @@ def _claims(results: list[Result]) -> list[Claim]:
         ),
         Claim(
             "when half of the workers slow down in mid-run DBW adapts: it beats the k that was best before",
-            f"{before.best_static} then takes {seconds(held)}, DBW {seconds(changing.time(DBW[0]))},"
-            f" calmer {seconds(changing.time(DBW[1]))}: {ratio(held, changing.time(changing.best_dbw))}",
+            f"{before.best_static} then takes {seconds(held)}, DBW {seconds(changing.time(DBW_VARIANTS[0]))},"
+            f" calmer {seconds(changing.time(DBW_VARIANTS[1]))}: {ratio(held, changing.time(changing.best_dbw))}",
             held > changing.time(changing.best_dbw),
         ),
     ]
@@ -132,7 +132,7 @@ def _claims(results: list[Result]) -> list[Claim]:
 
 def _summary(results: list[Result]) -> Section:
     headings = ["policy", *(result.case.part for result in results)]
-    cells = [[name, *(_with_mark(result, name) for result in results)] for name in (*STATIC, BLIND, *DBW)]
+    cells = [[name, *(_with_mark(result, name) for result in results)] for name in (*STATIC, BLIND, *DBW_VARIANTS)]
     return Section(f"Time to {TARGET:.0%}", "The best of each column in bold.", headings, cells)
 
 
@@ -146,7 +146,7 @@ def _section(result: Result, folder: Path) -> Section:
     case = result.case
     times: Curve = [(k, result.time(name)) for k, name in enumerate(STATIC, 1) if result.time(name) < float("inf")]
     across: dict[str, list[Curve]] = {"static k": [times]}
-    for name in (*DBW, BLIND):
+    for name in (*DBW_VARIANTS, BLIND):
         if result.time(name) < float("inf"):
             across[name] = [[(1, result.time(name)), (WORKERS, result.time(name))]]
     over_k, estimates = folder / f"{case.part}-times.svg", folder / f"{case.part}-estimates.svg"

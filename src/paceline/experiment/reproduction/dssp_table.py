@@ -6,7 +6,7 @@ from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_
 from paceline.experiment.pictures import draw_comparison
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
-    SMALL,
+    SCALED_DOWN,
     ExperimentRequest,
     mean_time,
     reached_by_all,
@@ -29,13 +29,13 @@ PUBLISHED: dict[str, tuple[int, int | None]] = {
     "ssp:staleness=15": (5565, 7256),
     PRINTED: (3016, 3046),
 }
-POLICIES = [*PUBLISHED, CAPPED]
+COMPARED = [*PUBLISHED, CAPPED]
 SHARED = "bsp, shared rate"
 
 
 def dssp_table(request: ExperimentRequest) -> Page:
     comparison = _comparison(request)
-    trials = [*request.trials(POLICIES), *request.trials(["bsp"], 0.5)]
+    trials = [*request.trials(COMPARED), *request.trials(["bsp"], 0.5)]
     outcomes = request.run("table", comparison, trials)
     low = reached_by_all(
         [outcome for outcome in outcomes if outcome.trial.policy == "bsp" and outcome.trial.factor == 1], STEP
@@ -44,7 +44,7 @@ def dssp_table(request: ExperimentRequest) -> Page:
     labels = {("bsp", 0.5): SHARED}
     first, second = rows_by_policy(outcomes, low, labels), rows_by_policy(outcomes, high, labels)
     fair = [outcome for outcome in outcomes if outcome.trial.factor == 1]
-    pictures = draw_comparison(fair, rows_of(fair, POLICIES, low), request.folder, target=low)
+    pictures = draw_comparison(fair, rows_of(fair, COMPARED, low), request.folder, target=low)
     headings, cells = learning_cells(learning_rows(first.values()), low)
     return Page(
         "DSSP, table I: two unequal GPUs",
@@ -131,4 +131,4 @@ def _comparison(request: ExperimentRequest) -> Comparison:
 def _size(comparison: Comparison) -> str:
     if comparison.task == "cifar10":
         return "ResNet-110 on CIFAR-10 (the paper: CIFAR-100), batch 128, 300 epochs."
-    return SMALL
+    return SCALED_DOWN

@@ -8,7 +8,7 @@ from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_
 from paceline.experiment.pictures import draw_comparison
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
-    SMALL,
+    SCALED_DOWN,
     ExperimentRequest,
     mean_time,
     ratio,
@@ -64,7 +64,7 @@ def elasticbsp_curves(request: ExperimentRequest) -> Page:
 
 
 def _claims(rows: dict[str, Row]) -> list[Claim]:
-    """R is nobody's to tune: where one figure stands for ElasticBSP it is the mean over all R."""
+    """R is not tuned: where one figure stands for ElasticBSP it is the mean over all R."""
     bsp, shared = rows["bsp"], rows[SHARED]
     elastic = [rows[name] for name in ELASTIC]
     times = [mean_time(row) for row in elastic]
@@ -120,4 +120,4 @@ def _comparison(request: ExperimentRequest) -> Comparison:
 def _size(comparison: Comparison) -> str:
     if comparison.task == "cifar10":
         return "AlexNet (3 convolutions, 2 linear layers) on CIFAR-10, batch 128, 400 epochs."
-    return SMALL
+    return SCALED_DOWN

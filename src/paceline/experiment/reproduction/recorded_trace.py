@@ -28,7 +28,7 @@ PRINTED = "dssp:capped=false,literal_grant=true"
 GATHER = "elastic-bsp:inside=gather"
 CALM = "dbw:window=20,loss_rule=false"
 REMEMBERING = ["bsp", "asp", "ssp", "elastic-bsp", "buffered"]  # are run with momentum as well
-ROUND = 512  # samples in a round of everybody, as nearly as batches of whole samples allow
+ROUND = 512  # samples in a round of all workers, as nearly as batches of whole samples allow
 
 
 def recorded_trace(request: ExperimentRequest) -> Page:

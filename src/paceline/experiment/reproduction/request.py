@@ -29,14 +29,14 @@ class ExperimentRequest:
         return [Trial(policy, seed, factor) for seed in range(self.seeds) for policy in policies]
 
 
-SMALL = (
+SCALED_DOWN = (
     "Scaled down: a CNN of 20,490 parameters on Fashion-MNIST, batch 64, plain SGD with a rate of 0.3 per round,"
     " 2 epochs, evaluated every 5,000 samples on the first 2,000 test pictures."
 )
 
 
 def small_comparison(simulation: Simulation, data: str | None) -> Comparison:
-    """What SMALL says. The rate is the largest of 0.1, 0.3 and 1 at which BSP learns."""
+    """What SCALED_DOWN says. The rate is the largest of 0.1, 0.3 and 1 at which BSP learns."""
     return Comparison(
         "fashion-mnist",
         simulation,

@@ -28,7 +28,7 @@ FASTEST = 1000  # milliseconds: the shortest interval in the authors' data
 MOST_SECONDS = 40.0  # a search that would take longer is left out, unless all is asked for
 QUALITY = ((3, 4), (5, 10), (10, 15), (30, 15))  # sizes at which the found sets are compared
 DRAWS = 200
-RESULTS = "times.json"
+MEASURED = "times.json"
 
 
 def authors_data(
@@ -55,7 +55,7 @@ def seconds_of(points: npt.NDArray[np.float64], algorithm: str) -> float:
 
 
 def search_times(request: ExperimentRequest) -> Page:
-    measured = _measured(request.folder / RESULTS, float("inf") if request.full else MOST_SECONDS)
+    measured = _measured(request.folder / MEASURED, float("inf") if request.full else MOST_SECONDS)
     return Page(
         "ElasticBSP, table 2: search times",
         "X. Zhao et al., Elastic bulk synchronous parallel model for distributed deep learning, ICDM 2019 (arXiv"
