@@ -16,6 +16,8 @@ from paceline.experiment.simulation import Simulation
 from paceline.experiment.training import fit
 from paceline.experiment.virtual_training import train_virtually
 from paceline.policies import POLICIES
+from paceline.recording.observer import Observer
+from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import Trace
 from paceline.training.data import order_of
 from paceline.training.task import Task
@@ -86,6 +88,18 @@ def test_in_virtual_time_the_same_arguments_give_the_same_bytes_and_use_every_sa
     again = retrain(Trace(tmp_path / "0"), task(), seed=5, threads=torch.get_num_threads())
     for name, each in again.items():
         assert torch.equal(results[0].model_state[name], each)
+
+
+def test_an_observer_of_virtual_training_sees_every_evaluation() -> None:
+    seen: list[Evaluation] = []
+
+    class Keeper(Observer):
+        def evaluated(self, evaluation: Evaluation) -> None:
+            seen.append(evaluation)
+
+    group = Simulation(intervals=(1.0, 1.5))
+    result = train_virtually(task(), "asp", group, epochs=EPOCHS, evaluate_every=100, observers=[Keeper()])
+    assert len(seen) > EPOCHS and seen == result.evaluations
 
 
 # -- in real processes --
