@@ -143,7 +143,9 @@ def main() -> None:
     processor = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
     models = [line.split(":")[1].strip() for line in processor.splitlines() if "Model name" in line]
     published = {
-        name: {f"n={n},R={r}": each / 1e6 for (n, r), each in zip(SIZES, row, strict=True) if each}
+        name: {
+            f"n={n},R={r}": microseconds / 1e6 for (n, r), microseconds in zip(SIZES, row, strict=True) if microseconds
+        }
         for name, row in PUBLISHED.items()
     }
     result = {

@@ -45,8 +45,8 @@ class Flat(nn.Module):
 def cycle(worker: paceline.Worker, size: int, cycles: int, momentum: float, into: str) -> None:
     model = Flat(size)
     optimizer = worker.optimizer(model, torch.optim.SGD, lr=1e-6, momentum=momentum)
-    for each in model.parameters():
-        each.grad = torch.ones_like(each)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
     for _ in range(max(3, cycles // 5)):
         optimizer.step()
     began = time.monotonic()
@@ -140,7 +140,7 @@ def main() -> None:
     print(f"server memory, 10M parameters, momentum, 4 workers: {memory['ratio']:.2f}x of parameters, state and slots")
     rows = []
     headings = ("parameters", "workers", "cycles/s", "us/cycle", "x 1 thread", f"x {cores} threads")
-    print(" ".join(f"{each:>11}" for each in headings))
+    print(" ".join(f"{heading:>11}" for heading in headings))
     for size in map(int, given.sizes.split(",")):
         for workers in map(int, given.workers.split(",")):
             rates, single, several = [], [], []

@@ -137,7 +137,7 @@ def main() -> None:
     arguments.add_argument("--out", type=Path, default=Path("benchmarks/results/local_throughput.json"))
     arguments.add_argument("--repeat", type=int, default=3)
     given = arguments.parse_args()
-    count = sum(each.numel() for each in model().parameters())
+    count = sum(parameter.numel() for parameter in model().parameters())
     print(f"no straggler, 2 workers, {count:,} parameters, batches of 32")
     equal = compare(
         {

@@ -43,7 +43,9 @@ class Update:
         generator = torch.Generator().manual_seed(0)
         gradients = [torch.randn(size, generator=generator) for _ in range(k)]
         self.first = gradients[0].clone()  # the mean is formed where the first one lies
-        self.contributions = [Contribution(each, 32, loss=1.0, squared_norm=squared_norm(each)) for each in gradients]
+        self.contributions = [
+            Contribution(gradient, 32, loss=1.0, squared_norm=squared_norm(gradient)) for gradient in gradients
+        ]
 
     def seconds(self, *, with_statistics: bool) -> float:
         self.contributions[0].gradient.copy_(self.first)
@@ -62,7 +64,7 @@ def measure(size: int, k: int, seconds: float) -> dict[str, float]:
         for with_statistics in (False, True, True, False):
             times[with_statistics].append(update.seconds(with_statistics=with_statistics))
     plain, full = min(times[False]), min(times[True])
-    median_plain, median_full = (statistics.median(times[each]) for each in (False, True))
+    median_plain, median_full = (statistics.median(times[wanted]) for wanted in (False, True))
     return {
         "parameters": size,
         "gradients": k,
@@ -83,7 +85,7 @@ def main() -> None:
     given = arguments.parse_args()
     torch.set_num_threads(1)
     rows = []
-    print(" ".join(f"{each:>11}" for each in ("parameters", "gradients", "us", "us with", "extra", "of medians")))
+    print(" ".join(f"{heading:>11}" for heading in ("parameters", "gradients", "us", "us with", "extra", "of medians")))
     for size in SIZES:
         for k in GRADIENTS:
             row = measure(size, k, QUICK_SECONDS if given.quick else SECONDS)

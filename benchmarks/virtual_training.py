@@ -106,7 +106,7 @@ def memory(policy: str, workers: int) -> dict[str, float]:
     seconds = time.perf_counter() - began
     # It counts what the process held before it was this program, too: the parent has to be smaller than this.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    one = 4e-6 * sum(each.numel() for each in result.model_state.values())
+    one = 4e-6 * sum(tensor.numel() for tensor in result.model_state.values())
     return {
         "workers": workers,
         "megabytes_before": before,
@@ -160,7 +160,7 @@ class Plan:
         self._entries = layout_of(given.model).parameters
         self._size = sum(entry.size for entry in self._entries)
         self._version = 0
-        self._versions: list[tuple[int, Tensor, set[int]]] = []  # number, parameters, who holds them
+        self._versions: list[tuple[int, Tensor, set[int]]] = []  # number, parameters, the workers that hold them
         self._free: list[Tensor] = []
         self._gradients: dict[Gradient, Tensor] = {}
         orders = {epoch: order_of(SAMPLES, seed, epoch) for epoch in range(len(records) * BATCH // SAMPLES + 1)}
@@ -194,7 +194,7 @@ class Plan:
         return Compute(list(views(held, self._entries).values()), indices, into)
 
     def _update(self, command: ApplyUpdate) -> Update:
-        gradients = [self._gradients.pop(each) for each in command.gradients]
+        gradients = [self._gradients.pop(gradient) for gradient in command.gradients]
         weights = command.weights or (1.0,) * len(gradients)
         self._free += gradients
         self._version += 1
@@ -202,7 +202,7 @@ class Plan:
         return Update(gradients, [weight * BATCH / (BATCH * len(gradients)) for weight in weights], rate)
 
     def _pull(self, worker: int) -> Copy | None:
-        """Who pulls the same version shares a copy; a copy that nobody holds any more is used again."""
+        """Workers that pulled the same version share a copy; a copy that no worker holds any more is used again."""
         for _, _, holders in self._versions:
             holders.discard(worker)
         for number, _, holders in self._versions:
@@ -222,7 +222,7 @@ class ByHand:
         self._model = copy.deepcopy(given.model)
         self._data = given.train
         self._own = list(self._model.parameters())
-        self.flat = nn.Parameter(torch.cat([each.detach().reshape(-1) for each in self._own]))
+        self.flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in self._own]))
         self._optimizer = torch.optim.SGD([self.flat], lr=LEARNING_RATE, momentum=MOMENTUM)
 
     def do(self, steps: Iterable[Step]) -> None:
@@ -233,7 +233,7 @@ class ByHand:
                     parameter.grad = None
                 x, y = fetch(self._data, step.indices)
                 F.cross_entropy(self._model(x), y).backward()
-                torch.cat([each.grad.reshape(-1) for each in self._own], out=step.into)
+                torch.cat([parameter.grad.reshape(-1) for parameter in self._own], out=step.into)
             elif isinstance(step, Update):
                 mean = step.gradients[0]
                 if step.factors != [1.0]:
@@ -286,7 +286,9 @@ class AsRecorded(Policy):
     """Decides what was decided before, in no time, and asks for no statistics."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self._decisions = iter([decision_of(each) for each in records if not isinstance(each.event, UpdateApplied)])
+        self._decisions = iter(
+            [decision_of(record) for record in records if not isinstance(record.event, UpdateApplied)]
+        )
 
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         return next(self._decisions)
@@ -297,13 +299,13 @@ class AsRecorded(Policy):
 
 def decision_of(record: Record) -> Decision:
     commands = record.commands
-    update = next((each for each in commands if isinstance(each, ApplyUpdate)), ApplyUpdate(()))
+    update = next((command for command in commands if isinstance(command, ApplyUpdate)), ApplyUpdate(()))
     return Decision(
         apply=update.gradients,
         weights=update.weights,
-        discard=tuple(each.gradient for each in commands if isinstance(each, DiscardGradient)),
-        release=tuple(each.worker for each in commands if isinstance(each, SendParameters)),
-        interrupt=tuple(each.worker for each in commands if isinstance(each, InterruptWorker)),
+        discard=tuple(command.gradient for command in commands if isinstance(command, DiscardGradient)),
+        release=tuple(command.worker for command in commands if isinstance(command, SendParameters)),
+        interrupt=tuple(command.worker for command in commands if isinstance(command, InterruptWorker)),
         reason=record.reason,
     )
 
@@ -343,42 +345,42 @@ class Measured:
 
     def _take_turns(self, policy: Policy | str) -> Turns:
         told = isinstance(policy, AsRecorded)
-        records = [each for each in self._records if not (told and isinstance(each.event, UpdateApplied))]
+        records = [record for record in self._records if not (told and isinstance(record.event, UpdateApplied))]
         plan, hand = Plan(records, self._task, self._simulation.seed), ByHand(self._task)
         turns = Turns(plan, hand)
         result = train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, observers=[turns])
         hand.do(plan.until())
-        found = torch.cat([each.reshape(-1) for each in result.model_state.values()])
+        found = torch.cat([tensor.reshape(-1) for tensor in result.model_state.values()])
         assert torch.equal(found, hand.flat.detach()), f"{policy}: by hand it comes to something else"
         return turns
 
     def figures(self) -> dict[str, Any]:
-        arrivals = [at for at, each in enumerate(self._records) if isinstance(each.event, GradientArrived)]
+        arrivals = [at for at, record in enumerate(self._records) if isinstance(record.event, GradientArrived)]
         first, last = arrivals[WARM - 1], arrivals[-1]  # timed: from the one's commands to the decision on the other
         plan = Plan(self._records, self._task, self._simulation.seed)
         plan.until(first + 1)
         steps = plan.until(last + 1)
-        updates = sum(isinstance(each, Update) for each in steps)
-        decisions = [each[first + 1 : last + 1] for each in self._decisions]
+        updates = sum(isinstance(step, Update) for step in steps)
+        decisions = [seconds[first + 1 : last + 1] for seconds in self._decisions]
         runs, hands = timed(self._turns)
-        own = [differences(*each) for each in zip(runs, hands, strict=True)]
+        own = [differences(*pair) for pair in zip(runs, hands, strict=True)]
         per_push = 1e6 / self._pushes
         found = {
             "pushes": self._pushes,
             "updates": updates,
-            "copies": sum(isinstance(each, Copy) for each in steps),
+            "copies": sum(isinstance(step, Copy) for step in steps),
             "run_microseconds": total(runs) * per_push,
             "unavoidable_microseconds": total(hands) * per_push,
             "ratio": total(runs) / total(hands),
             "own_microseconds": total(own) * per_push,
             "own_microseconds_best": (total(runs, min) - total(hands, min)) * per_push,
-            "own_microseconds_all": [sum(each) * per_push for each in own],
+            "own_microseconds_all": [sum(turns) * per_push for turns in own],
             "deciding_microseconds": total(decisions) * per_push,
         }
         if self._has_statistics:
-            choosing = [isinstance(each.event, UpdateApplied) for each in self._records[first + 1 : last + 1]]
-            choice = total([list(compress(each, choosing)) for each in decisions])
-            besides = total([differences(*each) for each in zip(*timed(self._as_recorded), strict=True)])
+            choosing = [isinstance(record.event, UpdateApplied) for record in self._records[first + 1 : last + 1]]
+            choice = total([list(compress(seconds, choosing)) for seconds in decisions])
+            besides = total([differences(*pair) for pair in zip(*timed(self._as_recorded), strict=True)])
             found["choice_milliseconds_per_update"] = choice / updates * 1e3
             found["statistics_milliseconds_per_update"] = (total(own) - besides - choice) / updates * 1e3
             found["own_microseconds_besides"] = besides * per_push
@@ -387,7 +389,8 @@ class Measured:
 
 def timed(turns: Sequence[Turns]) -> tuple[list[list[float]], list[list[float]]]:
     """Of each repetition, the seconds per turn of the run and by hand."""
-    return [each.run[WARM // TURN :] for each in turns], [each.by_hand[WARM // TURN :] for each in turns]
+    runs = [repetition.run[WARM // TURN :] for repetition in turns]
+    return runs, [repetition.by_hand[WARM // TURN :] for repetition in turns]
 
 
 def differences(ones: Sequence[float], others: Sequence[float]) -> list[float]:
@@ -396,29 +399,29 @@ def differences(ones: Sequence[float], others: Sequence[float]) -> list[float]:
 
 def total(repetitions: Sequence[Sequence[float]], of: Callable[[list[float]], float] = statistics.median) -> float:
     """The sum of what each turn, or each event, typically took."""
-    return sum(of(list(each)) for each in zip(*repetitions, strict=True))
+    return sum(of(list(values)) for values in zip(*repetitions, strict=True))
 
 
 def measure_time(policies: Sequence[str], pushes: int, repeat: int) -> dict[str, dict[str, Any]]:
     torch.set_num_threads(1)
-    measured = [Measured(policy, pushes) for policy in policies]
+    contenders = [Measured(policy, pushes) for policy in policies]
     for _ in range(repeat):
-        for each in measured:
-            each.repeat()
+        for contender in contenders:
+            contender.repeat()
     headings = ("updates", "copies", "run", "by hand", "ratio", "own", "best", "deciding")
-    print(f"{'policy':<18}" + "".join(f"{each:>10}" for each in headings))
+    print(f"{'policy':<18}" + "".join(f"{heading:>10}" for heading in headings))
     found = {}
-    for each in measured:
-        row = found[each.policy] = each.figures()
+    for contender in contenders:
+        row = found[contender.policy] = contender.figures()
         print(
-            f"{each.policy:<18}{row['updates']:>10}{row['copies']:>10}{row['run_microseconds']:>10,.0f}"
+            f"{contender.policy:<18}{row['updates']:>10}{row['copies']:>10}{row['run_microseconds']:>10,.0f}"
             f"{row['unavoidable_microseconds']:>10,.0f}{row['ratio']:>10.2f}{row['own_microseconds']:>10,.0f}"
             f"{row['own_microseconds_best']:>10,.0f}{row['deciding_microseconds']:>10,.0f}"
         )
         if "choice_milliseconds_per_update" in row:
             print(
-                f"  {each.policy}, per update: statistics {row['statistics_milliseconds_per_update']:.2f} ms, choice of"
-                f" k {row['choice_milliseconds_per_update']:.2f} ms; besides these"
+                f"  {contender.policy}, per update: statistics {row['statistics_milliseconds_per_update']:.2f} ms,"
+                f" choice of k {row['choice_milliseconds_per_update']:.2f} ms; besides these"
                 f" {row['own_microseconds_besides']:.0f} us per push"
             )
     return found
@@ -435,7 +438,7 @@ def main() -> None:
         print(json.dumps(memory(given.cell[0], int(given.cell[1]))))
         return
     load = os.getloadavg()[0]
-    parameters = sum(each.numel() for each in task().model.parameters())
+    parameters = sum(parameter.numel() for parameter in task().model.parameters())
     print(f"memory, {parameters:,} parameters (wanted: {MEMORY_WORKERS} workers within {BUDGET:,} MB)")
     cells = [(policy, MEMORY_WORKERS) for policy in MEMORY_POLICIES]
     many = [] if given.quick else [("asp", MANY_WORKERS)]

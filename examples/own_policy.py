@@ -12,7 +12,7 @@ from paceline.policies import Policy
 @dataclass(eq=False)
 class Periodic(Policy):
     name = "periodic"
-    summary = "an update every fixed period, from whoever is ready"
+    summary = "an update every fixed period, from the workers that are ready"
     paper = "Hu, Chen, Larsson 2021"
 
     period: float = parameter(2.0, "time between two updates", above=0)

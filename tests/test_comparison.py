@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import main
-from paceline.experiment.comparison import Comparison, Outcome, Point, Trial, rows_of, run_trial, run_trials
+from paceline.experiment.comparison import Comparison, CurvePoint, Outcome, Trial, rows_of, run_trial, run_trials
 from paceline.experiment.simulation import Simulation
 from paceline.report.plots import mean_curve
 
@@ -20,7 +20,7 @@ COMPARISON = Comparison("digits", GROUP, epochs=2, evaluate_every=500)
 
 
 def outcome(policy: str, seed: int, accuracies: list[float], factor: float = 1.0, problem: str = "") -> Outcome:
-    curve = [Point(10.0 * (number + 1), 100, accuracy, 1.0) for number, accuracy in enumerate(accuracies)]
+    curve = [CurvePoint(10.0 * (number + 1), 100, accuracy, 1.0) for number, accuracy in enumerate(accuracies)]
     return Outcome(Trial(policy, seed, factor), 30.0, 300, 0.25, 1.0, curve, [], [], problem)
 
 
@@ -156,6 +156,7 @@ def test_the_estimates_of_dbw_are_kept_and_of_a_long_run_evenly_fewer(monkeypatc
         (["--intervals", "1,2", "--format", "gif"], "--format gif: must be svg or png"),
         (["--intervals", "1,2", "--policy", "backup:k=3"], "k=3 gradients per update need at least 3 workers"),
         (["--intervals", "1,2", "--model", "gpt"], "unknown model 'gpt'"),
+        (["--intervals", "1,2", "--batch-size", "0"], "batch_size is 0; it must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused(

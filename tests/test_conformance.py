@@ -16,6 +16,8 @@ from paceline.experiment.simulation import Simulation
 from paceline.experiment.training import fit
 from paceline.experiment.virtual_training import train_virtually
 from paceline.policies import POLICIES
+from paceline.recording.observer import Observer
+from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import Trace
 from paceline.training.data import order_of
 from paceline.training.task import Task
@@ -68,7 +70,9 @@ def test_virtual_bsp_gives_the_weights_of_one_process(optimizer: str) -> None:
         torch.testing.assert_close(result.model_state[name], expected)
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "backup:k=2,late=interrupt", "backup:k=2,late=pull", "dbw:blind=true"])
+@pytest.mark.parametrize(
+    "policy", [*POLICIES, "ssp:staleness=3", "backup:k=2,late=interrupt", "backup:k=2,late=pull", "dbw:blind=true"]
+)
 def test_in_virtual_time_the_same_arguments_give_the_same_bytes_and_use_every_sample(
     policy: str, tmp_path: Path
 ) -> None:
@@ -77,6 +81,7 @@ def test_in_virtual_time_the_same_arguments_give_the_same_bytes_and_use_every_sa
         train_virtually(task(), policy, group, epochs=EPOCHS, trace_file=tmp_path / f"{number}") for number in range(2)
     ]
     assert (tmp_path / "0").read_bytes() == (tmp_path / "1").read_bytes()
+    assert Trace(tmp_path / "0").header.policy == results[0].summary.policy
     for name, each in results[0].model_state.items():
         assert torch.equal(each, results[1].model_state[name])
     assert results[0].samples == 320 * EPOCHS
@@ -85,11 +90,25 @@ def test_in_virtual_time_the_same_arguments_give_the_same_bytes_and_use_every_sa
         assert torch.equal(results[0].model_state[name], each)
 
 
+def test_an_observer_of_virtual_training_sees_every_evaluation() -> None:
+    seen: list[Evaluation] = []
+
+    class Keeper(Observer):
+        def evaluated(self, evaluation: Evaluation) -> None:
+            seen.append(evaluation)
+
+    group = Simulation(intervals=(1.0, 1.5))
+    result = train_virtually(task(), "asp", group, epochs=EPOCHS, evaluate_every=100, observers=[Keeper()])
+    assert len(seen) > EPOCHS and seen == result.evaluations
+
+
 # -- in real processes --
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["bsp", "dssp", "elastic-bsp", "backup:k=2,late=interrupt", "buffered:size=3"])
+@pytest.mark.parametrize(
+    "policy", ["bsp", "dssp:lower=3", "elastic-bsp", "backup:k=2,late=interrupt", "buffered:size=3"]
+)
 def test_a_real_run_followed_in_virtual_time_gives_the_same_weights(policy: str, tmp_path: Path) -> None:
     job = task()
     result = fit(
@@ -104,7 +123,9 @@ def test_a_real_run_followed_in_virtual_time_gives_the_same_weights(policy: str,
         slowdown={2: 3.0},
         run_dir=tmp_path / "run",
     )
-    weights = retrain(Trace(tmp_path / "run" / "trace.jsonl"), task(), seed=0)
+    trace = Trace(tmp_path / "run" / "trace.jsonl")
+    assert trace.header.policy == result.summary.policy
+    weights = retrain(trace, task(), seed=0)
     for name, each in weights.items():
         assert torch.equal(result.model_state[name], each)
         assert torch.equal(job.model.state_dict()[name], each)

@@ -350,7 +350,7 @@ def test_a_downloaded_fashion_mnist_loads(server: Server, monkeypatch: pytest.Mo
     own = download("fashion-mnist", tmp_path / "own", lambda _: None)
     download("fashion-mnist", tell=lambda _: None)
     for place in (None, own):
-        found = datasets.load("fashion-mnist", place)
+        found = datasets.read("fashion-mnist", place)
         assert (len(found.train), len(found.test), found.shape) == (20, 7, (1, 28, 28))
         assert found.test.tensors[1].tolist() == list(range(7))
 
@@ -367,7 +367,7 @@ def test_a_downloaded_cifar10_loads(server: Server, monkeypatch: pytest.MonkeyPa
     own = download("cifar10", tmp_path / "own", lambda _: None)
     download("cifar10", tell=lambda _: None)
     for place in (None, own, own / official.name):
-        found = datasets.load("cifar10", place)
+        found = datasets.read("cifar10", place)
         assert found.shape == (3, 32, 32)
         assert found.train.tensors[1].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
         assert found.test.tensors[1].tolist() == [5, 5]

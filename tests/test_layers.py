@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,13 @@ def test_modules_are_short_and_say_what_they_are_for(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= 400
     assert ast.get_docstring(ast.parse(text))
+
+
+def test_the_oldest_torch_that_is_promised_has_what_is_used() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    promised = re.search(r'"torch>=(\d+)\.(\d+)"', project)
+    assert promised is not None
+    used = {"torch.accelerator": (2, 6)}  # name -> the first version that has it
+    sources = [path.read_text() for path in SOURCE.rglob("*.py")]
+    for name, since in used.items():
+        assert any(name in source for source in sources) and tuple(map(int, promised.groups())) >= since

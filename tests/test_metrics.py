@@ -70,7 +70,7 @@ ROUND = [
 def test_all_figures_of_one_round_and_a_half() -> None:
     assert measured(ROUND, 10.0) == Summary(
         policy="by hand",
-        virtual_seconds=10.0,
+        seconds=10.0,
         updates=1,
         pushes=3,
         applied=2,
@@ -239,4 +239,4 @@ def test_a_trace_gives_the_figures_of_the_live_run(text: str, tmp_path: Path) ->
         timeline.observe(record)
     assert trace.end is not None
     assert metrics.summary(trace.header.policy, trace.end) == summary
-    assert timeline.spans(trace.end) == live.spans(summary.virtual_seconds)
+    assert timeline.spans(trace.end) == live.spans(summary.seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 
 from paceline.cli import main
 from paceline.experiment.comparison import Comparison, Outcome, Trial, run_trials
-from paceline.experiment.reproduction import EXPERIMENTS, Asked
-from paceline.experiment.reproduction.asking import ratio, reached_by_all, rows_by_policy, seconds
+from paceline.experiment.reproduction import EXPERIMENTS, ExperimentRequest
 from paceline.experiment.reproduction.page import Claim, Page, Section, index, table
+from paceline.experiment.reproduction.request import ratio, reached_by_all, rows_by_policy, seconds
 
 TRACE = "worker,iteration,seconds\n" + "".join(
     f"{worker},{iteration},{1 + 0.5 * ((worker + iteration) % 3) + worker}\n"
@@ -44,8 +45,8 @@ def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     def run(name: str) -> tuple[Page, str]:
         trace = tmp_path / "times.csv"
         trace.write_text(TRACE)
-        asked = Asked(False, 1, on_digits(tmp_path), tmp_path, None, trace)
-        page = EXPERIMENTS[name].run(asked)
+        request = ExperimentRequest(False, 1, on_digits(tmp_path), tmp_path, None, trace)
+        page = EXPERIMENTS[name].run(request)
         return page, page.markdown(f"paceline reproduce {name}", 1, tmp_path)
 
     return run
@@ -95,11 +96,40 @@ def test_search_times_are_measured_once_and_compared_with_the_printed_ones(
     module = sys.modules["paceline.experiment.reproduction.search_times"]
     monkeypatch.setattr(module, "MOST_SECONDS", 0.05)
     monkeypatch.setattr(module, "DRAWS", 5)
-    asked = Asked(False, 1, on_digits(tmp_path), tmp_path)
-    text = EXPERIMENTS["elasticbsp-table2"].run(asked).markdown("", 0, tmp_path)
+    request = ExperimentRequest(False, 1, on_digits(tmp_path), tmp_path)
+    text = EXPERIMENTS["elasticbsp-table2"].run(request).markdown("", 0, tmp_path)
     assert "| zipline, paper | 149 | 1,320 | 6,370 | 49,900 | 253,000 | 2,380,000 |" in text and "| - |" in text
     assert (tmp_path / "search-times.svg").exists() and "no random numbers" in text
-    assert EXPERIMENTS["elasticbsp-table2"].run(asked).markdown("", 0, tmp_path) == text
+    assert EXPERIMENTS["elasticbsp-table2"].run(request).markdown("", 0, tmp_path) == text
+
+
+# -- the results that are published --
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("results.jsonl")), ids=lambda path: path.parent.name)
+def test_published_results_are_read_and_written_as_they_are(path: Path) -> None:
+    header, *lines = path.read_bytes().splitlines()
+    assert msgspec.json.encode(msgspec.json.decode(header, type=Comparison)) == header
+    for line in lines:
+        assert msgspec.json.encode(msgspec.json.decode(line, type=Outcome)) == line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["elasticbsp-curves", "dssp-table1", "dbw-static"])
+def test_from_published_results_comes_the_published_page_and_nothing_is_computed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    monkeypatch.setattr("paceline.experiment.comparison.run_trial", lambda comparison, trial: pytest.fail(f"{trial}"))
+
+    def run(part: str, comparison: Comparison, trials: Sequence[Trial]) -> list[Outcome]:
+        found = {outcome.trial: outcome for outcome in run_trials(comparison, trials, tmp_path / name / part, 1)}
+        return [found[trial] for trial in trials]
+
+    page = EXPERIMENTS[name].run(ExperimentRequest(False, 3, run, tmp_path / name))
+    assert page.markdown(f"paceline reproduce {name}", 3, tmp_path) == (RESULTS / f"{name}.md").read_text()
 
 
 # -- pages --
@@ -141,10 +171,10 @@ def test_words_for_times_that_never_come() -> None:
 
 
 def test_levels_and_rows_come_from_the_outcomes() -> None:
-    from paceline.experiment.comparison import Point
+    from paceline.experiment.comparison import CurvePoint
 
     def outcome(policy: str, seed: int, best: float, factor: float = 1.0) -> Outcome:
-        curve = [Point(1.0, 10, best, 1.0), Point(2.0, 20, best - 0.1, 1.0)]
+        curve = [CurvePoint(1.0, 10, best, 1.0), CurvePoint(2.0, 20, best - 0.1, 1.0)]
         return Outcome(Trial(policy, seed, factor), 2.0, 20, 0.0, 0.0, curve, [], [])
 
     outcomes = [outcome("bsp", 1, 0.876), outcome("bsp", 0, 0.873), outcome("bsp", 0, 0.5, 0.25)]

@@ -12,7 +12,7 @@ import torch
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import WorkerJoined
-from paceline.experiment.group import MOST_WORKERS, Group, group_of, size_of
+from paceline.experiment.group import MOST_PROCESSES, Group, group_of, size_of
 from paceline.experiment.run_files import MODEL, Configuration, RunFiles, fresh_directory, read_configuration
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation, Measurement, MetricsWriter, read_metrics
@@ -66,8 +66,8 @@ def test_a_size_that_is_no_whole_number_is_refused_with_a_sentence() -> None:
         (Group(2), {"epochs": 0}, "epochs is 0; it must be at least 1"),
         (Group(2), {"epochs": 1.5}, "epochs is 1.5; it must be"),
         (Group(2), {"evaluate_every": 0}, "evaluate_every is 0; it must be at least 1"),
-        (Group(MOST_WORKERS + 1), {}, f"workers is {MOST_WORKERS + 1}; at most {MOST_WORKERS} fit here"),
-        (Group(2, 2, MOST_WORKERS + 1), {}, f"workers is {MOST_WORKERS + 1}; at most {MOST_WORKERS} fit here"),
+        (Group(MOST_PROCESSES + 1), {}, f"workers is {MOST_PROCESSES + 1}; at most {MOST_PROCESSES} fit here"),
+        (Group(2, 2, MOST_PROCESSES + 1), {}, f"workers is {MOST_PROCESSES + 1}; at most {MOST_PROCESSES} fit here"),
         (Group(2), {"lr_scaling": "half"}, "unknown lr_scaling 'half'; there are: linear, sqrt, none"),
         (Group(2), {"not_finite": "cry"}, "unknown not_finite 'cry'; there are: stop, skip"),
         (Group(2, slowdowns=(Slowdown(2, 2.0),)), {}, "slowdown of worker 2: workers are 0 to 1"),

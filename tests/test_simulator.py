@@ -33,7 +33,7 @@ from paceline.core.messages import (
 )
 from paceline.core.progress import Progress
 from paceline.core.spec import build, parameter
-from paceline.experiment import Simulation, Slowdown, simulate, stop_of, worker_speeds
+from paceline.experiment import Simulation, Slowdown, run_end, simulate, worker_speeds
 from paceline.policies import Policy
 from paceline.recording.metrics import Summary
 from paceline.recording.replay import replay
@@ -298,9 +298,9 @@ def test_a_group_may_come_late_go_and_come_again(text: str) -> None:
 
 def test_everybody_fails_and_the_run_still_lasts_as_long_as_asked() -> None:
     simulation = Simulation(intervals=(1.0, 1.0), failures={0: 1.5, 1: 2.5})
-    assert simulate("bsp", simulation).virtual_seconds == 100.0
+    assert simulate("bsp", simulation).seconds == 100.0
     without_end = simulate("asp", replace(simulation, pushes=1000))
-    assert without_end.virtual_seconds == 2.5 and without_end.pushes == 3
+    assert without_end.seconds == 2.5 and without_end.pushes == 3
 
 
 @pytest.mark.parametrize("text", VARIANTS)
@@ -309,12 +309,12 @@ def test_a_run_ends_at_its_number_of_updates_or_pushes(text: str) -> None:
     assert by_updates.updates == 13
     summary, records = recorded(text, Simulation(intervals=(1.0, 1.7, 2.0), jitter=0.05, pushes=29))
     assert summary.pushes == 29
-    assert summary.virtual_seconds == records[-1].now
+    assert summary.seconds == records[-1].now
 
 
 def test_without_an_end_the_slowest_has_time_for_a_hundred_iterations() -> None:
     simulation = Simulation(intervals=(1.0, 2.5))
-    assert stop_of(simulation, worker_speeds(simulation)) == RunEnd(duration=250.0)
+    assert run_end(simulation, worker_speeds(simulation)) == RunEnd(duration=250.0)
     assert simulate("bsp", simulation).updates == 100
 
 
@@ -322,7 +322,7 @@ def test_a_worker_that_still_waits_has_waited_until_the_end() -> None:
     summary = simulate("bsp", Simulation(intervals=(1.0, 10.0), duration=7.25))
     assert [each.waiting_seconds for each in summary.workers] == [6.25, 0.0]
     by_pushes = simulate("bsp", Simulation(intervals=(1.0, 10.0, 4.0), pushes=2))
-    assert by_pushes.virtual_seconds == 4.0
+    assert by_pushes.seconds == 4.0
     assert [each.waiting_seconds for each in by_pushes.workers] == [3.0, 0.0, 0.0]
 
 
@@ -575,4 +575,4 @@ def test_a_push_that_rounding_moved_past_the_end_still_counts() -> None:
     assert simulate("asp", third).pushes == 3
     long = Simulation(intervals=(0.6666666666666666,), duration=20_000)
     summary = simulate("bsp", long)
-    assert summary.pushes == 30_000 and summary.virtual_seconds == 20_000
+    assert summary.pushes == 30_000 and summary.seconds == 20_000

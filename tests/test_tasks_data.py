@@ -19,8 +19,9 @@ import torch
 from PIL import Image
 
 from paceline.core.errors import ConfigurationError
+from paceline.experiment.tasks import TaskOptions, task_of
 from paceline.training import datasets, models
-from paceline.training.datasets import Pictures, load
+from paceline.training.datasets import DATASETS, Pictures, load, read
 
 TRAIN, TEST = 20, 7  # images in the tiny sets
 IDX_NAMES = {
@@ -117,7 +118,7 @@ def undone(part: torch.Tensor, raw: np.ndarray, train: np.ndarray) -> bool:
 
 def refusal(name: str, path: Path | None = None) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        load(name, path)
+        read(name, path)
     return str(caught.value)
 
 
@@ -129,7 +130,7 @@ def test_a_channel_that_is_the_same_everywhere_becomes_zero(tmp_path: Path) -> N
     write_idx(tmp_path)
     name = IDX_NAMES["train"][0]
     (tmp_path / f"{name}.gz").write_bytes(idx(np.full((TRAIN, 28, 28), 9, np.uint8)))
-    assert not load("fashion-mnist", tmp_path).train.tensors[0].any()
+    assert not read("fashion-mnist", tmp_path).train.tensors[0].any()
 
 
 # -- digits --
@@ -137,12 +138,28 @@ def test_a_channel_that_is_the_same_everywhere_becomes_zero(tmp_path: Path) -> N
 
 @pytest.mark.slow  # the import of scikit-learn takes a second
 def test_digits_are_split_the_same_way_each_time() -> None:
-    first, second = load("digits"), load("digits")
+    first, second = read("digits"), read("digits")
     check(first, 1437, 360, (1, 8, 8))
     for one, other in ((first.train, second.train), (first.test, second.test)):
         assert all(torch.equal(*pair) for pair in zip(one.tensors, other.tensors, strict=True))
     # NumPy promises these for every version; if they change, figures of old runs no longer compare.
     assert first.train.tensors[1][:12].tolist() == [2, 8, 2, 6, 6, 7, 1, 9, 8, 5, 2, 8]
+
+
+def test_a_set_is_read_once_per_process_and_a_failure_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load.cache_clear()
+    with pytest.raises(ConfigurationError):
+        load("fashion-mnist", tmp_path)
+    pictures = load("digits")
+    for name in DATASETS:
+        monkeypatch.setitem(DATASETS, name, lambda path: Pictures(*pictures[:3], (1, 1, 1)))
+    assert load("digits") is pictures
+    first, second = (task_of(TaskOptions("digits", "mlp"), seed=seed) for seed in (0, 1))
+    assert first.train is second.train and first.model is not second.model
+    assert load("fashion-mnist", tmp_path).shape == (1, 1, 1)  # what failed is tried again
+    load.cache_clear()
 
 
 def test_digits_have_no_file(tmp_path: Path) -> None:
@@ -162,7 +179,7 @@ def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("packed", [True, False])
 def test_idx_files_packed_or_not(tmp_path: Path, packed: bool) -> None:
     write_idx(tmp_path, packed)
-    found = load("fashion-mnist", tmp_path)
+    found = read("fashion-mnist", tmp_path)
     check(found, TRAIN, TEST, (1, 28, 28))
     train, test = noise(TRAIN, 28, 28)[:, None], noise(TEST, 28, 28)[:, None]
     assert undone(found.train.tensors[0], train, train) and undone(found.test.tensors[0], test, train)
@@ -179,12 +196,12 @@ def test_fashion_mnist_is_found_where_debian_puts_it_or_in_the_cache(
     assert refusal("fashion-mnist") == missing
     cache.mkdir(parents=True)
     write_idx(cache)
-    check(load("fashion-mnist"), TRAIN, TEST, (1, 28, 28))
+    check(read("fashion-mnist"), TRAIN, TEST, (1, 28, 28))
     (cache / "t10k-labels-idx1-ubyte.gz").unlink()
     assert refusal("fashion-mnist") == missing
     debian.mkdir()
     write_idx(debian, packed=False)
-    check(load("fashion-mnist"), TRAIN, TEST, (1, 28, 28))
+    check(read("fashion-mnist"), TRAIN, TEST, (1, 28, 28))
 
 
 def test_a_missing_idx_file_is_named(tmp_path: Path) -> None:
@@ -247,7 +264,7 @@ def test_cifar10_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_binary_version(tmp_path: Path) -> None:
     write_binary(tmp_path)
-    found = load("cifar10", tmp_path)
+    found = read("cifar10", tmp_path)
     check(found, TRAIN, TEST, (3, 32, 32))
     train, test = (noise(count, 3 * 32 * 32).reshape(-1, 3, 32, 32) for count in (TRAIN, TEST))
     assert undone(found.train.tensors[0], train, train) and undone(found.test.tensors[0], test, train)
@@ -284,7 +301,7 @@ def test_the_archive_of_the_binary_version_by_its_name_or_by_its_folder(tmp_path
     (batches / "readme.html").write_text("not a batch")
     path = tar_of(batches, tmp_path / "cifar-10-binary.tar.gz")
     for place in (path, tmp_path, tar_of(batches, tmp_path / "renamed")):
-        found = load("cifar10", place)
+        found = read("cifar10", place)
         check(found, TRAIN, TEST, (3, 32, 32))
         train, test = (noise(count, 3 * 32 * 32).reshape(-1, 3, 32, 32) for count in (TRAIN, TEST))
         assert undone(found.train.tensors[0], train, train) and undone(found.test.tensors[0], test, train)
@@ -323,7 +340,7 @@ def with_size(whole: bytes, size: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["cifar10-jpeg.npz", "cifar10-jpeg.npz.xz"])
 def test_an_archive_of_jpeg_files(tmp_path: Path, name: str) -> None:
-    found = load("cifar10", write_archive(tmp_path / name, archive_of()))
+    found = read("cifar10", write_archive(tmp_path / name, archive_of()))
     check(found, TRAIN, TEST, (3, 32, 32))
     assert found.train.tensors[1].tolist() == labels_of(TRAIN).tolist()
     train, test = (flat_colours(count).transpose(0, 3, 1, 2) for count in (TRAIN, TEST))
@@ -408,7 +425,7 @@ def test_no_single_changed_byte_gives_anything_but_a_sentence(tmp_path: Path) ->
     for place in places:
         path.write_bytes(whole[:place] + generator.bytes(1) + whole[place + 1 :])
         try:
-            load("cifar10", path)
+            read("cifar10", path)
         except ConfigurationError:
             refused += 1
     assert refused > len(places) / 2

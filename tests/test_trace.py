@@ -11,7 +11,8 @@ import pytest
 from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import ApplyUpdate, Gradient, GradientArrived, SendParameters, WorkerJoined
 from paceline.experiment import Simulation, Slowdown, run_directory, simulate
-from paceline.policies import POLICIES, policy
+from paceline.policies import POLICIES, Policy, policy
+from paceline.policies.ssp import SSP
 from paceline.recording.observer import Observer, observe_methods
 from paceline.recording.progress_log import Measurement
 from paceline.recording.replay import first_difference, replay
@@ -89,7 +90,7 @@ def test_a_run_replays_to_the_same_bytes(text: str, tmp_path: Path) -> None:
     assert [msgspec.json.encode(record) for record in replay(Trace(path))] == lines[1:-1]
     trace = Trace(path)
     assert first_difference(trace) is None
-    assert trace.records == len(lines) - 2 and trace.end == summary.virtual_seconds == 40.0
+    assert trace.records == len(lines) - 2 and trace.end == summary.seconds == 40.0
 
 
 def test_a_policy_object_writes_the_string_that_builds_it(tmp_path: Path) -> None:
@@ -278,6 +279,15 @@ def test_the_file_is_never_more_than_a_second_behind_a_run_that_is_measured(tmp_
     writer.measured(Measurement(1.25, 0, None, 1, 0, 4, 0.1, None))  # nothing happens, and it is measured
     assert on_disk() == 4
     writer.close(2.0)
+
+
+@pytest.mark.parametrize("given", ["ssp:staleness=3", SSP(3), "dssp:upper=15,lower=3", "bsp"])
+def test_the_header_and_the_summary_name_a_policy_alike_however_it_was_given(
+    given: str | Policy, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    summary = simulate(given, Simulation(intervals=(1.0, 1.0), duration=3.0), trace_file=path)
+    assert summary.policy == Trace(path).header.policy == str(policy(given) if isinstance(given, str) else given)
 
 
 def test_observers_that_see_no_records_are_left_out_of_the_driver() -> None:

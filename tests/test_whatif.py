@@ -32,7 +32,7 @@ def test_of_a_simulated_run_it_says_what_simulating_directly_says(policy: str, r
     direct = simulate(policy, GROUP)
     for figure in ("updates", "pushes", "applied", "discarded", "max_lead", "max_staleness", "supersteps"):
         assert getattr(found, figure) == getattr(direct, figure)
-    for figure in ("virtual_seconds", "waiting_seconds", "waiting_share", "mean_staleness"):
+    for figure in ("seconds", "waiting_seconds", "waiting_share", "mean_staleness"):
         assert getattr(found, figure) == pytest.approx(getattr(direct, figure))
 
 
@@ -82,6 +82,18 @@ def test_the_recommendation_names_the_policy_its_gain_and_why(recorded: Trace) -
         == "stay with ssp: no other policy would use over 0% more gradients in the same time"
     )
     assert recommendation(same, "another").startswith("take bsp: its workers would wait 0%")
+
+
+def test_the_policy_of_the_run_is_recognised_however_it_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate("ssp:staleness=3", GROUP, trace_file=tmp_path / "trace.jsonl")
+    arguments = ["--policy", "ssp:staleness=3", "--policy", "bsp", "--json"]
+    monkeypatch.setattr(sys, "argv", ["paceline", "whatif", str(tmp_path), *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    names = [found["policy"] for found in json.loads(capsys.readouterr().out)]
+    assert names == ["ssp", "bsp"] and Trace(tmp_path / "trace.jsonl").header.policy == "ssp"
 
 
 def test_a_trace_without_pushes_is_refused(tmp_path: Path) -> None:

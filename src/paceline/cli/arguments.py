@@ -28,7 +28,7 @@ def policy_names(given: list[str]) -> list[str]:
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
     try:
-        return tuple(float(each) for each in text.split(",")) if text.strip() else ()
+        return tuple(float(number) for number in text.split(",")) if text.strip() else ()
     except ValueError:
         raise ConfigurationError(f"{option} {text}: must be numbers with commas between them, as in 1.0,1.9") from None
 

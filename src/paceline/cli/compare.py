@@ -75,8 +75,6 @@ def compare_command(
     _check(seeds, factors, target_accuracy, processes, epochs)
     if picture_format not in ("svg", "png"):
         raise ConfigurationError(f"--format {picture_format}: must be svg or png")
-    rate = settings_of(task).learning_rate if lr is None else lr
-    task_of(task, model=model, data=data, optimizer=optimizer, learning_rate=rate, momentum=momentum)  # or refuse now
     comparison = Comparison(
         task=task,
         simulation=simulation,
@@ -84,13 +82,14 @@ def compare_command(
         data=None if data is None else str(data),
         model=model,
         optimizer=optimizer,
-        learning_rate=rate,
+        learning_rate=settings_of(task).learning_rate if lr is None else lr,
         momentum=momentum,
         batch_size=batch_size,
         lr_scaling=lr_scaling,
         evaluate_every=evaluate_every,
         stop_at=target_accuracy if stop_at_target else None,
     )
+    task_of(comparison.task_options())  # or refuse now
     trials = [Trial(name, seed, factor) for seed in range(seeds) for name in names for factor in factors]
     outcomes = run_with_progress(task, comparison, trials, out, processes or os.cpu_count() or 1)
     rows = rows_of(outcomes, names, target_accuracy)

@@ -28,10 +28,10 @@ Speed: TypeAlias = Annotated[
     str | None,
     Option(help="Emulated time of an iteration, such as constant:seconds=0.02 or exponential:a=0.2"),
 ]
-Intervals: TypeAlias = Annotated[
+EmulatedIntervals: TypeAlias = Annotated[
     str | None, Option(help="Emulated time of an iteration of each worker, in seconds: 0.02,0.02,0.08")
 ]
-Trace: TypeAlias = Annotated[
+EmulatedTrace: TypeAlias = Annotated[
     Path | None, Option(help="Emulated times from a CSV of iteration times: worker,iteration,seconds.")
 ]
 Model: TypeAlias = Annotated[str | None, Option(help="mlp, cnn, lenet, alexnet, resnet20 or resnet110.")]
@@ -49,10 +49,10 @@ EvaluateEvery: TypeAlias = Annotated[int | None, Option(help="Samples between tw
 TargetAccuracy: TypeAlias = Annotated[
     float | None, Option(help="Measure the time until the evaluation finds this accuracy, from 0 to 1.")
 ]
-Out: TypeAlias = Annotated[Path, Option(help="Every run gets a directory of its own below this one.")]
+RunsDirectory: TypeAlias = Annotated[Path, Option(help="Every run gets a directory of its own below this one.")]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON instead of a table, and no progress.")]
 Gantt: TypeAlias = Annotated[
-    bool | None, Option("--gantt/--no-gantt", help="Show who computes and who waits; on a terminal: yes.")
+    bool | None, Option("--gantt/--no-gantt", help="Show when every worker computes and waits; on a terminal: yes.")
 ]
 
 

@@ -33,7 +33,12 @@ def policies(
 
 def _as_dict(kind: type[Policy]) -> dict[str, object]:
     settable = [
-        {"name": each.name, "type": each.kind, "default": each.default_text, "meaning": each.meaning}
-        for each in parameters(kind)
+        {
+            "name": parameter.name,
+            "type": parameter.kind,
+            "default": parameter.default_text,
+            "meaning": parameter.meaning,
+        }
+        for parameter in parameters(kind)
     ]
     return {"name": kind.name, "summary": kind.summary, "parameters": settable, "paper": kind.paper}

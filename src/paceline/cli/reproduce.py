@@ -34,12 +34,12 @@ def reproduce_command(
 
     What is finished is kept: an interrupted experiment goes on where it was.
     """
-    from paceline.experiment.reproduction import EXPERIMENTS, Asked, index  # torch takes a while to import
+    from paceline.experiment.reproduction import EXPERIMENTS, ExperimentRequest, index  # torch takes a while to import
 
     console = output()
     if name == "list":
-        for known, entry in EXPERIMENTS.items():
-            console.print(f"{known:<20}{entry.summary}", highlight=False, markup=False)
+        for known, experiment in EXPERIMENTS.items():
+            console.print(f"{known:<20}{experiment.summary}", highlight=False, markup=False)
         return
     if name not in EXPERIMENTS:
         raise ConfigurationError(f"unknown experiment {name!r}; there are: {', '.join(EXPERIMENTS)}")
@@ -48,11 +48,11 @@ def reproduce_command(
             raise ConfigurationError(f"{what} {value}: must be at least 1")
     if trace is not None and name != "trace":
         raise ConfigurationError(f"--trace is for the experiment trace, not for {name}")
-    entry = EXPERIMENTS[name]
+    experiment = EXPERIMENTS[name]
     folder = out / (f"{name}-full" if full else name)
-    runs = entry.seeds if seeds is None else seeds
+    runs = experiment.seeds if seeds is None else seeds
     run = partial(_run, folder=folder, processes=processes or os.cpu_count() or 1)
-    page = entry.run(Asked(full, runs, run, folder, data, trace))
+    page = experiment.run(ExperimentRequest(full, runs, run, folder, data, trace))
     command = ["paceline", "reproduce", name]
     command += ["--full"] if full else []
     command += ["--seeds", str(seeds)] if seeds is not None else []
@@ -67,7 +67,7 @@ def reproduce_command(
 
 
 def _run(part: str, comparison: Comparison, trials: list[Trial], *, folder: Path, processes: int) -> list[Outcome]:
-    """Have the data first, from wherever there is some: one process downloads it, not each."""
+    """See that the data is there before processes start: otherwise every one of them would download it."""
     from paceline.training.datasets import load
     from paceline.training.downloads import download
 

@@ -21,21 +21,21 @@ def run_command(
     evaluate_every: options.EvaluateEvery = None,
     slow: options.Slow = None,
     speed: options.Speed = None,
-    intervals: options.Intervals = None,
-    trace: options.Trace = None,
+    intervals: options.EmulatedIntervals = None,
+    trace: options.EmulatedTrace = None,
     lr_scaling: options.LrScaling = "linear",
     device: options.Device = "auto",
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
-    out: options.Out = Path("runs"),
+    out: options.RunsDirectory = Path("runs"),
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
 ) -> None:
     """Run train(worker) of a script on local workers."""
-    from paceline.cli.training import Asked, check, train_and_compare  # torch takes a second to import
+    from paceline.cli.training import TrainingRequest, check, train_and_compare  # torch takes a second to import
     from paceline.experiment.script import script_functions
 
-    asked = Asked(
+    request = TrainingRequest(
         name=script.stem,
         policies=policy_names(policy or ["bsp"]),
         group=options.group_from(workers, slow, speed, intervals, trace, device),
@@ -49,6 +49,6 @@ def run_command(
         as_json=as_json,
         gantt=strip,
     )
-    check(asked)
+    check(request)
     train, evaluate = script_functions(script, tuple(arguments or ()))
-    train_and_compare(train, evaluate, asked)
+    train_and_compare(train, evaluate, request)

@@ -27,4 +27,4 @@ def scale_command(
         raise ConfigurationError(f"{workers} workers: this run may have {limits}")
     policy_for(configuration.policy, workers)
     request(run, workers)
-    print(f"{run}: {workers} workers; who joins needs a few seconds to start, who leaves hands in its gradient first")
+    print(f"{run}: {workers} workers; a new one needs a few seconds to start, one that leaves pushes first")

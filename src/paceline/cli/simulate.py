@@ -19,14 +19,14 @@ from typer import Exit, Option
 from paceline.cli import options
 from paceline.cli.arguments import policy_names, size_of_group, slowdown, times_of_group, times_of_workers
 from paceline.core.messages import GradientArrived
-from paceline.experiment import Simulation, policy_for, run_directory, simulate, stop_of, worker_speeds
+from paceline.experiment import Simulation, policy_for, run_directory, run_end, simulate, worker_speeds
 from paceline.recording.metrics import Summary
 from paceline.recording.observer import Observer
 from paceline.recording.timeline import Timeline
 from paceline.recording.trace import Record
 from paceline.report.console import output
 from paceline.report.gantt import gantt, legend
-from paceline.report.tables import comparison, remarks
+from paceline.report.tables import remarks, summary_table
 from paceline.runtimes.simulated.simulator import RunEnd
 
 GANTT_ROUNDS = 8  # iterations of the slowest worker that the strip shows
@@ -61,7 +61,7 @@ def simulate_command(
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON array instead of a table.")] = False,
     strip: Annotated[
-        bool | None, Option("--gantt/--no-gantt", help="Show who computes and who waits; on a terminal: yes.")
+        bool | None, Option("--gantt/--no-gantt", help="Show when every worker computes and waits; on a terminal: yes.")
     ] = None,
 ) -> None:
     """Compare policies in virtual time: iterations, waiting, staleness.
@@ -88,33 +88,32 @@ def simulate_command(
         seed=seed,
     )
     speeds = worker_speeds(simulation)
-    for name in names:
-        policy_for(name, len(speeds))
+    policies = {name: str(policy_for(name, len(speeds))) for name in names}
     console = output()
-    shown = GANTT_ROUNDS * max(each.mean for each in speeds.values())
+    shown = GANTT_ROUNDS * max(worker_speed.mean for worker_speed in speeds.values())
     wants_strip = (console.is_terminal if strip is None else strip) and not as_json
     summaries: list[Summary] = []
     if wants_strip:
         console.print(legend())
     try:
-        for name in names:
+        for name, policy_name in policies.items():
             timeline = Timeline(shown)
-            into = None if trace_out is None else run_directory(trace_out, name, simulation)
-            with _interruptible() as interrupt, _progress(name, stop_of(simulation, speeds)) as progress:
+            into = None if trace_out is None else run_directory(trace_out, policy_name, simulation)
+            with _interruptible() as interrupt, _progress(name, run_end(simulation, speeds)) as progress:
                 observers = [interrupt, progress, *([timeline] if wants_strip else [])]
                 summary = simulate(name, simulation, speeds=speeds, trace_file=into, observers=observers)
             summaries.append(summary)
             if wants_strip:
-                console.print(gantt(name, timeline, summary.virtual_seconds, console.width))
+                console.print(gantt(summary.policy, timeline, summary.seconds, console.width))
     except KeyboardInterrupt:
         print(f"paceline: interrupted; {len(summaries)} of {len(names)} policies were finished", file=sys.stderr)
         if summaries and not as_json:
-            console.print(comparison(summaries))
+            console.print(summary_table(summaries))
         raise Exit(130) from None
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
         return
-    console.print(comparison(summaries), "")
+    console.print(summary_table(summaries), "")
     for remark in remarks(summaries):
         console.print(remark, highlight=False, markup=False)
 
@@ -150,28 +149,28 @@ def _interruptible() -> Iterator[Observer]:
 class _Progress(Observer):
     """Moves a progress bar, which draws itself in a thread of its own."""
 
-    def __init__(self, bar: Progress, task: TaskID, stop: RunEnd) -> None:
-        self._bar, self._task, self._stop = bar, task, stop
+    def __init__(self, bar: Progress, task: TaskID, end: RunEnd) -> None:
+        self._bar, self._task, self._end = bar, task, end
         self._seen = 0
 
     def observe(self, record: Record) -> None:
         self._seen += 1
         if self._seen % PROGRESS_EVERY != 0:
             return
-        if math.isfinite(self._stop.duration):
+        if math.isfinite(self._end.duration):
             self._bar.update(self._task, completed=record.now)
-        elif math.isfinite(self._stop.pushes):
+        elif math.isfinite(self._end.pushes):
             self._bar.update(self._task, completed=self._seen)
         elif isinstance(record.event, GradientArrived):
             self._bar.update(self._task, completed=record.event.version)
 
 
 @contextmanager
-def _progress(name: str, stop: RunEnd) -> Iterator[Observer]:
+def _progress(name: str, end: RunEnd) -> Iterator[Observer]:
     """A progress bar on a terminal's stderr, and nothing elsewhere."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         if console.is_terminal:
-            yield _Progress(bar, bar.add_task(name, total=min(stop.duration, stop.updates, stop.pushes)), stop)
+            yield _Progress(bar, bar.add_task(name, total=min(end.duration, end.updates, end.pushes)), end)
         else:
             yield Observer()

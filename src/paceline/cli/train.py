@@ -27,22 +27,22 @@ def train_command(
     evaluate_every: options.EvaluateEvery = None,
     slow: options.Slow = None,
     speed: options.Speed = None,
-    intervals: options.Intervals = None,
-    trace: options.Trace = None,
+    intervals: options.EmulatedIntervals = None,
+    trace: options.EmulatedTrace = None,
     lr_scaling: options.LrScaling = "linear",
     device: options.Device = "auto",
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
-    out: options.Out = Path("runs"),
+    out: options.RunsDirectory = Path("runs"),
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
 ) -> None:
     """Train a built-in task on local workers, under one policy or under several, one after another."""
-    from paceline.cli.training import Asked, check, train_and_compare  # torch takes a second to import
-    from paceline.experiment.tasks import settings_of, task_of
+    from paceline.cli.training import TrainingRequest, check, train_and_compare  # torch takes a second to import
+    from paceline.experiment.tasks import TaskOptions, settings_of, task_of
 
     settings = settings_of(task)
-    asked = Asked(
+    request = TrainingRequest(
         name=task,
         policies=policy_names(policy or ["bsp"]),
         group=options.group_from(workers, slow, speed, intervals, trace, device),
@@ -56,16 +56,7 @@ def train_command(
         as_json=as_json,
         gantt=strip,
     )
-    check(asked)
-    chosen = task_of(
-        task,
-        model=model,
-        data=data,
-        optimizer=optimizer,
-        learning_rate=lr,
-        momentum=momentum,
-        batch_size=batch_size,
-        sharding=sharding,
-        seed=seed,
-    )
-    train_and_compare(chosen.learn, chosen.evaluate, asked)
+    check(request)
+    wanted = TaskOptions(task, model, data, optimizer, lr, momentum, batch_size, sharding)
+    chosen = task_of(wanted, seed=seed)
+    train_and_compare(chosen.learn, chosen.evaluate, request)

@@ -26,7 +26,7 @@ from paceline.report.tables import TrainingRow, training_table, verdict
 GANTT_SECONDS = 2.0
 
 
-class Asked(msgspec.Struct, frozen=True):
+class TrainingRequest(msgspec.Struct, frozen=True):
     """What the user asked for, beside what is to be trained."""
 
     name: str  # of the task or the script
@@ -43,76 +43,82 @@ class Asked(msgspec.Struct, frozen=True):
     gantt: bool | None
 
 
-def check(asked: Asked) -> None:
+def check(request: TrainingRequest) -> None:
     """Refuse what is impossible before anything is loaded or started."""
-    asked.group.check(
-        epochs=asked.epochs,
-        lr_scaling=asked.lr_scaling,
-        not_finite=asked.not_finite,
-        evaluate_every=asked.evaluate_every,
+    request.group.check(
+        epochs=request.epochs,
+        lr_scaling=request.lr_scaling,
+        not_finite=request.not_finite,
+        evaluate_every=request.evaluate_every,
     )
-    if asked.target is not None and not 0 < asked.target <= 1:
-        raise ConfigurationError(f"--target-accuracy {asked.target:g}: must be above 0 and at most 1, as in 0.95")
-    if asked.out.exists() and not asked.out.is_dir():
-        raise ConfigurationError(f"--out {asked.out}: is not a directory")
-    for name in asked.policies:
-        policy_for(name, asked.group.workers)
+    if request.target is not None and not 0 < request.target <= 1:
+        raise ConfigurationError(f"--target-accuracy {request.target:g}: must be above 0 and at most 1, as in 0.95")
+    if request.out.exists() and not request.out.is_dir():
+        raise ConfigurationError(f"--out {request.out}: is not a directory")
+    for name in request.policies:
+        policy_for(name, request.group.workers)
 
 
-def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | None, asked: Asked) -> None:
+def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | None, request: TrainingRequest) -> None:
     """One run per policy, and the table."""
-    if asked.target is not None and evaluate is None:
-        raise ConfigurationError(f"--target-accuracy: {asked.name} has no evaluate(state) that could find an accuracy")
+    if request.target is not None and evaluate is None:
+        raise ConfigurationError(
+            f"--target-accuracy: {request.name} has no evaluate(state) that could find an accuracy"
+        )
     console = output()
     rows: list[TrainingRow] = []
     try:
-        for name in asked.policies:
-            rows.append(_row(name, _run(name, train, evaluate, asked, console), asked.target))
+        for name in request.policies:
+            rows.append(_row(_run(name, train, evaluate, request, console), request.target))
     except InterruptedRun as interrupted:
         if interrupted.result is not None:
-            rows.append(_row(asked.policies[len(rows)], interrupted.result, asked.target))
+            rows.append(_row(interrupted.result, request.target))
             print(f"paceline: interrupted; {_left_behind(interrupted.result)}", file=sys.stderr)
         else:
             print("paceline: interrupted before the workers had begun", file=sys.stderr)
-        _show(rows, asked, console)
+        _show(rows, request, console)
         raise Exit(130) from None
-    _show(rows, asked, console)
+    _show(rows, request, console)
 
 
 def _run(
-    name: str, train: Callable[..., Any], evaluate: Callable[..., Any] | None, asked: Asked, console: Console
+    name: str,
+    train: Callable[..., Any],
+    evaluate: Callable[..., Any] | None,
+    request: TrainingRequest,
+    console: Console,
 ) -> RunResult:
-    safe = re.sub(r"[^A-Za-z0-9.+_-]+", "-", f"{asked.name}-{name}")
-    directory = fresh_directory(asked.out, safe)
+    safe = re.sub(r"[^A-Za-z0-9.+_-]+", "-", f"{request.name}-{name}")
+    directory = fresh_directory(request.out, safe)
     errors = Console(stderr=True)
     timeline = Timeline(GANTT_SECONDS)
-    if not asked.as_json:
+    if not request.as_json:
         errors.print(f"{name}: {directory}", style="dim", highlight=False, markup=False, soft_wrap=True)
-    with view_of(name, errors, quiet=asked.as_json) as view:
+    with view_of(name, errors, quiet=request.as_json) as view:
         result = launch(
             train,
             policy=name,
-            epochs=asked.epochs,
-            seed=asked.seed,
-            lr_scaling=asked.lr_scaling,
-            not_finite=asked.not_finite,
+            epochs=request.epochs,
+            seed=request.seed,
+            lr_scaling=request.lr_scaling,
+            not_finite=request.not_finite,
             evaluate=evaluate,
-            evaluate_every=asked.evaluate_every,
+            evaluate_every=request.evaluate_every,
             run_dir=directory,
-            group=asked.group,
+            group=request.group,
             observers=[timeline, view],
         )
-    wants_strip = console.is_terminal if asked.gantt is None else asked.gantt
-    if wants_strip and not asked.as_json:
-        if name == asked.policies[0]:
+    wants_strip = console.is_terminal if request.gantt is None else request.gantt
+    if wants_strip and not request.as_json:
+        if name == request.policies[0]:
             console.print(legend())
-        console.print(gantt(name, timeline, result.seconds, console.width))
+        console.print(gantt(result.summary.policy, timeline, result.seconds, console.width))
     return result
 
 
-def _row(policy: str, result: RunResult, target: float | None) -> TrainingRow:
+def _row(result: RunResult, target: float | None) -> TrainingRow:
     return TrainingRow(
-        policy,
+        result.summary.policy,
         result.seconds,
         None if target is None else result.time_to(target),
         result.samples,
@@ -124,12 +130,12 @@ def _row(policy: str, result: RunResult, target: float | None) -> TrainingRow:
     )
 
 
-def _show(rows: list[TrainingRow], asked: Asked, console: Console) -> None:
-    if asked.as_json:
+def _show(rows: list[TrainingRow], request: TrainingRequest, console: Console) -> None:
+    if request.as_json:
         print(msgspec.json.format(msgspec.json.encode([row._asdict() for row in rows])).decode())
     elif rows:
-        console.print(training_table(rows, asked.target), "")
-        console.print(verdict(rows, asked.target), highlight=False, markup=False)
+        console.print(training_table(rows, request.target), "")
+        console.print(verdict(rows, request.target), highlight=False, markup=False)
 
 
 def _left_behind(result: RunResult) -> str:

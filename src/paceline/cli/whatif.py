@@ -10,9 +10,10 @@ from typer import Argument, Option
 
 from paceline.cli.arguments import policy_names
 from paceline.experiment.whatif import recommendation, whatif
+from paceline.policies import policy as build_policy
 from paceline.recording.trace import Trace
 from paceline.report.console import output
-from paceline.report.tables import comparison
+from paceline.report.tables import summary_table
 
 
 def whatif_command(
@@ -25,13 +26,13 @@ def whatif_command(
     """Take the iteration times out of the trace of any run, and say what other policies would have made of them."""
     trace = Trace(run / "trace.jsonl" if run.is_dir() else run, allow_cut_off=True)
     names = policy_names(policy or ["all"])
-    recorded = trace.header.policy
-    if recorded not in names:
+    recorded = str(build_policy(trace.header.policy))
+    if recorded not in {str(build_policy(name)) for name in names}:
         names.insert(0, recorded)
     summaries = whatif(trace, names)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
         return
     console = output()
-    console.print(comparison(summaries), "")
+    console.print(summary_table(summaries), "")
     console.print(recommendation(summaries, recorded), highlight=False, markup=False)

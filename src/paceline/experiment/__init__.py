@@ -7,10 +7,10 @@ from paceline.experiment.simulation import (
     Simulation,
     policy_for,
     run_directory,
+    run_end,
     simulate,
-    stop_of,
     worker_speeds,
 )
 from paceline.runtimes.speeds import Slowdown
 
-__all__ = ["Simulation", "Slowdown", "policy_for", "run_directory", "simulate", "stop_of", "worker_speeds"]
+__all__ = ["Simulation", "Slowdown", "policy_for", "run_directory", "run_end", "simulate", "worker_speeds"]

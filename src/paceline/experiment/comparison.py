@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +29,9 @@ from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record
 from paceline.report.tables import LearningRow
 
+if TYPE_CHECKING:  # torch takes a second to import, and a command that only prints its help shall not wait for it
+    from paceline.experiment.tasks import TaskOptions
+
 RESULTS = "results.jsonl"
 GANTT_ROUNDS = 8  # iterations of the slowest worker whose spans are kept
 GANTT_WORKERS = 16
@@ -35,7 +39,7 @@ MOST_CHOICES = 500  # of which the estimates are kept: all, or every second, fou
 
 
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that the trials have in common."""
+    """All that the trials have in common, as the first line of their results keeps it."""
 
     task: str
     simulation: Simulation
@@ -52,6 +56,21 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_at: float | None = None  # end a run when it finds this accuracy
     keep_spans: bool = True  # for a Gantt chart, of the first seed
 
+    def task_options(self, factor: float = 1.0) -> TaskOptions:
+        """`factor`: on the learning rate."""
+        from paceline.experiment.tasks import TaskOptions, settings_of
+
+        rate = settings_of(self.task).learning_rate if self.learning_rate is None else self.learning_rate
+        return TaskOptions(
+            self.task,
+            self.model,
+            None if self.data is None else Path(self.data),
+            self.optimizer,
+            rate * factor,
+            self.momentum,
+            self.batch_size,
+        )
+
 
 class Trial(msgspec.Struct, frozen=True):
     policy: str
@@ -59,7 +78,7 @@ class Trial(msgspec.Struct, frozen=True):
     factor: float = 1.0  # on the learning rate
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True):
+class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
     """One evaluation of a learning curve."""
 
     seconds: float
@@ -68,7 +87,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     loss: float | None  # None: not finite
 
 
-class Choice(msgspec.Struct, frozen=True, array_like=True):
+class ChosenK(msgspec.Struct, frozen=True, array_like=True):
     """What DBW chose for an update, and by what: gain and time are those of the chosen k."""
 
     seconds: float
@@ -88,8 +107,8 @@ class Outcome(msgspec.Struct, frozen=True):
     samples: int
     waiting_share: float
     mean_staleness: float
-    curve: list[Point]
-    choices: list[Choice]  # of a policy that estimates
+    curve: list[CurvePoint]
+    choices: list[ChosenK]  # of a policy that estimates
     spans: list[list[Span]]  # of the first workers, in the first seconds
     problem: str = ""
 
@@ -106,41 +125,31 @@ def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     try:
         return _run_trial(comparison, trial)
     finally:
-        gc.collect()  # a simulator and its driver hold each other, and a data set with them
+        gc.collect()  # a simulator and its driver hold each other, and every version of the model with them
 
 
 def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     import torch
     from torch.utils.data import Subset
 
-    from paceline.experiment.tasks import settings_of, task_of
+    from paceline.experiment.tasks import task_of
     from paceline.experiment.virtual_training import train_virtually
     from paceline.training.gradients import DivergedError
 
     torch.set_num_threads(1)
-    rate = comparison.learning_rate or settings_of(comparison.task).learning_rate
-    task = task_of(
-        comparison.task,
-        model=comparison.model,
-        data=None if comparison.data is None else Path(comparison.data),
-        optimizer=comparison.optimizer,
-        learning_rate=rate * trial.factor,
-        momentum=comparison.momentum,
-        batch_size=comparison.batch_size,
-        seed=trial.seed,
-    )
+    task = task_of(comparison.task_options(trial.factor), seed=trial.seed)
     if comparison.test_samples is not None:
         task = replace(task, test=Subset(task.test, range(min(comparison.test_samples, len(task.test)))))
-    curve: list[Point] = []
+    curve: list[CurvePoint] = []
 
     def note(evaluation: Evaluation) -> bool:
         figures = evaluation.figures
-        curve.append(Point(evaluation.seconds, evaluation.samples, figures["accuracy"], figures["loss"]))
+        curve.append(CurvePoint(evaluation.seconds, evaluation.samples, figures["accuracy"], figures["loss"]))
         return comparison.stop_at is not None and figures["accuracy"] >= comparison.stop_at
 
     choices = _Choices()
     speeds = worker_speeds(comparison.simulation)
-    timeline = Timeline(GANTT_ROUNDS * max(each.mean for each in speeds.values()))
+    timeline = Timeline(GANTT_ROUNDS * max(speed.mean for speed in speeds.values()))
     try:
         result = train_virtually(
             task,
@@ -154,7 +163,7 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
             on_evaluation=note,
         )
     except DivergedError as problem:
-        last = curve[-1] if curve else Point(0.0, 0, 0.0, None)
+        last = curve[-1] if curve else CurvePoint(0.0, 0, 0.0, None)
         return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, choices.kept, [], str(problem))
     summary = result.summary
     spans = list(timeline.spans(result.seconds).values())[:GANTT_WORKERS]
@@ -169,7 +178,7 @@ class _Choices(Observer):
     """Keeps the estimates of a run; of a long one evenly every second, fourth, ..."""
 
     def __init__(self) -> None:
-        self.kept: list[Choice] = []
+        self.kept: list[ChosenK] = []
         self._seen, self._every = 0, 1
 
     def observe(self, record: Record) -> None:
@@ -183,9 +192,9 @@ class _Choices(Observer):
         self._seen += 1
 
 
-def _choice(now: float, seen: Estimates) -> Choice:
+def _choice(now: float, seen: Estimates) -> ChosenK:
     at = seen.k - 1
-    return Choice(now, seen.k, seen.gain[at], seen.time[at], seen.variance, seen.squared_norm, seen.smoothness)
+    return ChosenK(now, seen.k, seen.gain[at], seen.time[at], seen.variance, seen.squared_norm, seen.smoothness)
 
 
 def run_trials(comparison: Comparison, trials: Sequence[Trial], directory: Path, processes: int) -> Iterator[Outcome]:
@@ -207,7 +216,7 @@ def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) ->
         yield from (run_trial(comparison, trial) for trial in trials)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(trials)), context, initializer=_die_with_parent) as pool:
+    with ProcessPoolExecutor(min(processes, len(trials)), context, initializer=_end_with_parent) as pool:
         try:
             for future in as_completed([pool.submit(run_trial, comparison, trial) for trial in trials]):
                 yield future.result()
@@ -216,8 +225,8 @@ def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) ->
             raise
 
 
-def _die_with_parent() -> None:
-    """Whoever is killed leaves nothing running: a process of the pool would finish its trial first."""
+def _end_with_parent() -> None:
+    """A command that is killed leaves nothing running: a process of the pool would finish its trial first."""
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
@@ -265,7 +274,7 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def time(self) -> tuple[float, float] | None:
         """Mean and standard deviation of the time to the target; None: some seed never reached it."""
-        reached = [each for each in self.times if each is not None]
+        reached = [time for time in self.times if time is not None]
         if not reached or len(reached) < len(self.times):
             return None
         return statistics.mean(reached), statistics.stdev(reached) if len(reached) > 1 else 0.0

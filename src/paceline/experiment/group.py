@@ -16,7 +16,7 @@ from paceline.runtimes.pace import Pace
 from paceline.runtimes.speeds import SPEEDS, Constant, Recorded, Slowdown, SpeedModel
 from paceline.training.choices import LR_SCALINGS, NOT_FINITE
 
-MOST_WORKERS = 1024
+MOST_PROCESSES = 1024
 
 
 class Group(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,8 +36,10 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
         for what, value in (("workers", self.workers), ("epochs", epochs), ("evaluate_every", evaluate_every)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigurationError(f"{what} is {value}; it must be at least 1")
-        if max(self.workers, self.most or 0) > MOST_WORKERS:
-            raise ConfigurationError(f"workers is {max(self.workers, self.most or 0)}; at most {MOST_WORKERS} fit here")
+        if max(self.workers, self.most or 0) > MOST_PROCESSES:
+            raise ConfigurationError(
+                f"workers is {max(self.workers, self.most or 0)}; at most {MOST_PROCESSES} fit here"
+            )
         for what, given, known in (
             ("lr_scaling", lr_scaling, LR_SCALINGS),
             ("not_finite", not_finite, NOT_FINITE),
@@ -46,13 +48,13 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
                 raise ConfigurationError(f"unknown {what} {given!r}; there are: {', '.join(known)}")
         self._check_range()
         largest = self.workers if self.most is None else self.most
-        for each in self.slowdowns:
-            if not 0 <= each.worker < largest:
-                raise ConfigurationError(f"slowdown of worker {each.worker}: workers are 0 to {largest - 1}")
-            if not 1 <= each.factor < math.inf or not 0 <= each.begin < each.until:
+        for slowdown in self.slowdowns:
+            if not 0 <= slowdown.worker < largest:
+                raise ConfigurationError(f"slowdown of worker {slowdown.worker}: workers are 0 to {largest - 1}")
+            if not 1 <= slowdown.factor < math.inf or not 0 <= slowdown.begin < slowdown.until:
                 raise ConfigurationError(
-                    f"slowdown of worker {each.worker} by {each.factor:g} from {each.begin:g} to {each.until:g}: the"
-                    " factor must be at least 1, and the beginning from 0 and before the end"
+                    f"slowdown of worker {slowdown.worker} by {slowdown.factor:g} from {slowdown.begin:g} to"
+                    f" {slowdown.until:g}: the factor must be at least 1, and the beginning from 0 and before the end"
                 )
         self.devices()
         self.paces()
@@ -99,17 +101,17 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
         return lambda index: self.device
 
     def paces(self) -> Callable[[int], Pace | None]:
-        """How slow the worker with this index is made. Who joins later takes the turn of an earlier one."""
-        given = [each for each in (self.intervals, self.speed, self.trace) if each is not None]
+        """How slow the worker with this index is made. One that joins later is as slow as an earlier one, in turn."""
+        given = [way for way in (self.intervals, self.speed, self.trace) if way is not None]
         if len(given) > 1:
             raise ConfigurationError("give emulated speeds at most one way: intervals, a speed, or a trace")
         speeds: list[SpeedModel | None] = [None]
         if self.intervals is not None:
-            if len(self.intervals) != self.workers or not all(0 < each < math.inf for each in self.intervals):
+            if len(self.intervals) != self.workers or not all(0 < seconds < math.inf for seconds in self.intervals):
                 raise ConfigurationError(
                     f"intervals must be {self.workers} numbers above 0, one per worker; there are {len(self.intervals)}"
                 )
-            speeds = [Constant(each) for each in self.intervals]
+            speeds = [Constant(seconds) for seconds in self.intervals]
         elif self.speed is not None:
             speeds = [build(self.speed, SPEEDS, "speed")]
         elif self.trace is not None:
@@ -117,7 +119,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 
         def pace(index: int) -> Pace | None:
             speed = speeds[index % len(speeds)]
-            slowdowns = tuple(each for each in self.slowdowns if each.worker == index)
+            slowdowns = tuple(slowdown for slowdown in self.slowdowns if slowdown.worker == index)
             return Pace(speed, slowdowns) if speed is not None or slowdowns else None
 
         return pace

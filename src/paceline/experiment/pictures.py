@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from paceline.experiment.comparison import Choice, Outcome, Row
+from paceline.experiment.comparison import ChosenK, Outcome, Row
 from paceline.report.plots import Curve, draw, draw_gantt, draw_panels
 
-ESTIMATES: dict[str, Callable[[Choice], float | None]] = {
+ESTIMATES: dict[str, Callable[[ChosenK], float | None]] = {
     "k": lambda choice: choice.k,
     "gain": lambda choice: choice.gain,
     "time T(k)": lambda choice: choice.time,
@@ -52,12 +52,12 @@ def draw_comparison(
     return drawn
 
 
-def draw_estimates(choices: dict[str, list[Choice]], path: Path) -> None:
+def draw_estimates(choices: dict[str, list[ChosenK]], path: Path) -> None:
     """Everything that DBW chose by, update by update."""
     panels: dict[str, dict[str, list[Curve]]] = {}
     for name, value_of in ESTIMATES.items():
         found = {
-            policy: [(each.seconds, value) for each in made if (value := value_of(each)) is not None]
+            policy: [(choice.seconds, value) for choice in made if (value := value_of(choice)) is not None]
             for policy, made in choices.items()
         }
         if any(found.values()):
@@ -67,5 +67,7 @@ def draw_estimates(choices: dict[str, list[Choice]], path: Path) -> None:
 
 def runs_of(row: Row, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes behind a row, in the order of their seeds."""
-    found = [each for each in outcomes if (each.trial.policy, each.trial.factor) == (row.policy, row.factor)]
+    found = [
+        outcome for outcome in outcomes if (outcome.trial.policy, outcome.trial.factor) == (row.policy, row.factor)
+    ]
     return sorted(found, key=lambda outcome: outcome.trial.seed)

@@ -32,7 +32,7 @@ from paceline.runtimes.speeds import (
 )
 
 LONGEST = 1e100  # of any time or factor
-MOST_WORKERS = 1_000_000
+MOST_SIMULATED_WORKERS = 1_000_000
 DEFAULT_ROUNDS = 100  # iterations of the slowest worker, where no end of the run is given
 
 
@@ -65,28 +65,27 @@ def simulate(
 ) -> Summary:
     """Run one policy in virtual time and return its figures. The same arguments give the same bytes.
 
-    `speeds`: what worker_speeds(simulation) gave, for who runs several policies: a CSV from a pipe is read only once.
+    `speeds`: what worker_speeds(simulation) gave, to run several policies: a CSV from a pipe can be read only once.
     """
-    name = str(policy)
     if speeds is None:
         speeds = worker_speeds(simulation)
     chosen = policy_for(policy, len(speeds))
     metrics = RunMetrics()
-    writer = None if trace_file is None else TraceWriter(trace_file, name)
+    writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
     simulator = Simulator(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
         [metrics, *observers, *([writer] if writer else [])],
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
-        time_scale=min(each.mean for each in speeds.values()),
+        time_scale=min(speed.mean for speed in speeds.values()),
     )
     try:
-        simulator.run(stop_of(simulation, speeds))
+        simulator.run(run_end(simulation, speeds))
     finally:
         if writer is not None:  # an interrupted run leaves a whole trace of what it did
             writer.close(simulator.now)
-    return metrics.summary(name, simulator.now)
+    return metrics.summary(str(chosen), simulator.now)
 
 
 def policy_for(policy: Policy | str, workers: int) -> Policy:
@@ -101,7 +100,7 @@ def policy_for(policy: Policy | str, workers: int) -> Policy:
 
 def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
     """The workers of a simulation and how fast they are; ConfigurationError if anything about it is impossible."""
-    given = [each for each in (simulation.intervals, simulation.speed, simulation.trace) if each is not None]
+    given = [way for way in (simulation.intervals, simulation.speed, simulation.trace) if way is not None]
     if len(given) != 1:
         raise ConfigurationError(
             "give the workers exactly one way: as intervals, as workers with a speed, or as a trace"
@@ -116,7 +115,7 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
         count = simulation.workers
         if count is None:
             raise ConfigurationError("a speed needs the number of workers that have it")
-        _require(1 <= count <= MOST_WORKERS, "workers", count, f"from 1 to {MOST_WORKERS:,}")
+        _require(1 <= count <= MOST_SIMULATED_WORKERS, "workers", count, f"from 1 to {MOST_SIMULATED_WORKERS:,}")
         speeds = dict.fromkeys(range(count), build(simulation.speed, SPEEDS, "speed"))
     else:
         times = read_iteration_times(Path(str(simulation.trace)))
@@ -142,7 +141,7 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
         raise ConfigurationError(f"{' and '.join(given)} were given; a run has one end")
     for what, value in given.items():
         _require(0 < value < math.inf, what, value, "above 0")
-    named = [*simulation.joins, *simulation.failures, *(each.worker for each in simulation.slowdowns)]
+    named = [*simulation.joins, *simulation.failures, *(slowdown.worker for slowdown in simulation.slowdowns)]
     for worker in named:
         if worker not in speeds:
             raise ConfigurationError(f"there is no worker {worker}; there are {_few(list(speeds))}")
@@ -151,10 +150,15 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
     for worker, time in simulation.failures.items():
         joined = simulation.joins.get(worker, 0.0)
         _require(joined < time < math.inf, f"failure of worker {worker}", time, f"after it joined, at {joined:g}")
-    for each in simulation.slowdowns:
-        what = f"slow-down of worker {each.worker}"
-        _require(1 <= each.factor <= LONGEST, what, each.factor, f"a factor from 1 to {LONGEST:g}")
-        _require(0 <= each.begin < each.until, f"beginning of the {what}", each.begin, "from 0, and before its end")
+    for slowdown in simulation.slowdowns:
+        what = f"slow-down of worker {slowdown.worker}"
+        _require(1 <= slowdown.factor <= LONGEST, what, slowdown.factor, f"a factor from 1 to {LONGEST:g}")
+        _require(
+            0 <= slowdown.begin < slowdown.until,
+            f"beginning of the {what}",
+            slowdown.begin,
+            "from 0, and before its end",
+        )
 
 
 def _require(holds: bool, what: str, value: float, expected: str) -> None:
@@ -188,7 +192,7 @@ def _slower(draw: Draw, slowdowns: Sequence[Slowdown]) -> Draw:
     return lambda iteration, now: stretched(draw(iteration, now), now)
 
 
-def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> RunEnd:
+def run_end(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> RunEnd:
     """When the run is over; without a word on it, when the slowest worker had time for a hundred iterations."""
     if simulation.updates is not None:
         return RunEnd(updates=simulation.updates)
@@ -196,7 +200,7 @@ def stop_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> RunEnd:
         return RunEnd(pushes=simulation.pushes)
     if simulation.duration is not None:
         return RunEnd(duration=simulation.duration)
-    return RunEnd(duration=DEFAULT_ROUNDS * max(each.mean for each in speeds.values()))
+    return RunEnd(duration=DEFAULT_ROUNDS * max(speed.mean for speed in speeds.values()))
 
 
 def run_directory(below: Path, policy: str, simulation: Simulation) -> Path:

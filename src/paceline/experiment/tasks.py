@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.nn.functional as F
 
@@ -50,45 +51,56 @@ def settings_of(name: str) -> Settings:
     return TASKS[name]
 
 
-def task_of(
-    name: str,
-    *,
-    model: str | None = None,
-    data: Path | None = None,
-    optimizer: str = "sgd",
-    learning_rate: float | None = None,
-    momentum: float | None = None,
-    batch_size: int | None = None,
-    sharding: str = "dynamic",
-    seed: int = 0,
-) -> Task:
-    """A built-in task, with anything about it changed that is given. The seed decides the model's first weights."""
-    settings = settings_of(name)
-    if optimizer not in OPTIMIZERS:
-        raise ConfigurationError(f"unknown optimizer {optimizer!r}; there are: {', '.join(OPTIMIZERS)}")
-    if sharding not in SHARDINGS:
-        raise ConfigurationError(f"unknown sharding {sharding!r}; there are: {', '.join(SHARDINGS)}")
-    rate = settings.learning_rate if learning_rate is None else learning_rate
-    if not 0 < rate < float("inf"):
-        raise ConfigurationError(f"the learning rate is {rate:g}; it must be above 0")
-    arguments: dict[str, Any] = {"lr": rate}
-    if optimizer == "sgd":
-        arguments["momentum"] = settings.momentum if momentum is None else momentum
-        if not 0 <= arguments["momentum"] < 1:
-            raise ConfigurationError(f"momentum is {arguments['momentum']:g}; it must be from 0 and below 1")
-    elif momentum is not None:
-        raise ConfigurationError(f"momentum is for sgd, not for {optimizer}")
-    size = settings.batch_size if batch_size is None else batch_size
+class TaskOptions(msgspec.Struct, frozen=True):
+    """A built-in task, and what the user wants changed about it; None: as the settings of the task say."""
+
+    name: str
+    model: str | None = None
+    data: Path | None = None
+    optimizer: str = "sgd"
+    learning_rate: float | None = None
+    momentum: float | None = None
+    batch_size: int | None = None
+    sharding: str = "dynamic"
+
+
+def task_of(options: TaskOptions, *, seed: int = 0) -> Task:
+    """The seed decides the model's first weights. Tasks share the tensors of their data set: nobody may write to them.
+
+    ConfigurationError if anything about the options is impossible.
+    """
+    settings = settings_of(options.name)
+    if options.sharding not in SHARDINGS:
+        raise ConfigurationError(f"unknown sharding {options.sharding!r}; there are: {', '.join(SHARDINGS)}")
+    size = settings.batch_size if options.batch_size is None else options.batch_size
     if size < 1:
         raise ConfigurationError(f"batch_size is {size}; it must be at least 1")
-    pictures = load(name, data)
+    optimizer = _optimizer(options, settings)
+    pictures = load(options.name, options.data)
     seed_everything(seed)
     return Task(
-        make(model or settings.model, pictures.shape, pictures.classes),
+        make(options.model or settings.model, pictures.shape, pictures.classes),
         F.cross_entropy,
         pictures.train,
         pictures.test,
-        partial(OPTIMIZERS[optimizer], **arguments),
+        optimizer,
         size,
-        sharding,
+        options.sharding,
     )
+
+
+def _optimizer(options: TaskOptions, settings: Settings) -> partial[torch.optim.Optimizer]:
+    if options.optimizer not in OPTIMIZERS:
+        raise ConfigurationError(f"unknown optimizer {options.optimizer!r}; there are: {', '.join(OPTIMIZERS)}")
+    rate = settings.learning_rate if options.learning_rate is None else options.learning_rate
+    if not 0 < rate < float("inf"):
+        raise ConfigurationError(f"the learning rate is {rate:g}; it must be above 0")
+    arguments: dict[str, Any] = {"lr": rate}
+    if options.optimizer == "sgd":
+        momentum = settings.momentum if options.momentum is None else options.momentum
+        if not 0 <= momentum < 1:
+            raise ConfigurationError(f"momentum is {momentum:g}; it must be from 0 and below 1")
+        arguments["momentum"] = momentum
+    elif options.momentum is not None:
+        raise ConfigurationError(f"momentum is for sgd, not for {options.optimizer}")
+    return partial(OPTIMIZERS[options.optimizer], **arguments)

@@ -48,11 +48,15 @@ class RunResult:
 
     @property
     def seconds(self) -> float:
-        return self.summary.virtual_seconds
+        return self.summary.seconds
 
     def time_to(self, target: float, figure: str = "accuracy") -> float | None:
         """Seconds until an evaluation first found this figure at the target or above; None: never."""
-        reached = (each.seconds for each in self.evaluations if each.figures.get(figure, float("-inf")) >= target)
+        reached = (
+            evaluation.seconds
+            for evaluation in self.evaluations
+            if evaluation.figures.get(figure, float("-inf")) >= target
+        )
         return next(reached, None)
 
 
@@ -148,7 +152,7 @@ def launch(
             with _interruptible(server), _threads(group.server_threads()):
                 server.run()
         finally:  # what there is of a result is written, however the run ended
-            result = _finish(server, str(policy), metrics, collector, files)
+            result = _finish(server, str(chosen), metrics, collector, files)
         if server.loop.interrupted:
             raise InterruptedRun(result)
         assert result is not None  # the server refuses workers that finish without a model
@@ -158,7 +162,7 @@ def launch(
 def _finish(
     server: LocalServer, policy: str, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
 ) -> RunResult | None:
-    """Stop everybody, and put together and write what there is; None: the group had not begun."""
+    """Stop all processes, and put together and write what there is; None: the group had not begun."""
     end = server.now if server.ended_at is None else server.ended_at
     result = None
     if server.port.aggregation is not None:

@@ -9,7 +9,7 @@ import torch
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
-from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, stop_of, worker_speeds
+from paceline.experiment.simulation import Simulation, policy_for, run_end, simulated_workers, worker_speeds
 from paceline.experiment.training import RunResult
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.policies import Policy
@@ -31,22 +31,22 @@ class _EvaluatedLearner(Learner):
     every: int | None
     evaluations: list[Evaluation]
     observers: Sequence[Observer]
-    tell: Callable[[Evaluation], bool | None] | None
+    on_evaluation: Callable[[Evaluation], bool | None] | None
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
         before = self.store.samples
         done = super().make_update(command)
         if self.every is not None and self.store.samples // self.every > before // self.every:
-            self.judge()
+            self.evaluate_now()
         return done
 
-    def judge(self) -> None:
+    def evaluate_now(self) -> None:
         store = self.store
         evaluation = Evaluation(self.simulator.now, store.samples, store.version, self.evaluate())
         self.evaluations.append(evaluation)
         for observer in self.observers:
             observer.evaluated(evaluation)
-        if self.tell is not None and self.tell(evaluation):
+        if self.on_evaluation is not None and self.on_evaluation(evaluation):
             self.simulator.halt()
 
 
@@ -85,15 +85,15 @@ def train_virtually(
         [metrics, *([writer] if writer else []), *observers],
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
-        time_scale=min(each.mean for each in speeds.values()),
+        time_scale=min(speed.mean for speed in speeds.values()),
         learner=learner,
     )
     learner.simulator = simulator
-    learner.evaluations, learner.observers, learner.tell = [], observers, on_evaluation
+    learner.evaluations, learner.observers, learner.on_evaluation = [], observers, on_evaluation
     learner.every = None if task.test is None else evaluate_every or len(task.train)
-    has_end = any(each is not None for each in (simulation.duration, simulation.updates, simulation.pushes))
+    has_end = any(limit is not None for limit in (simulation.duration, simulation.updates, simulation.pushes))
     try:
-        simulator.run(stop_of(simulation, speeds) if has_end else RunEnd())
+        simulator.run(run_end(simulation, speeds) if has_end else RunEnd())
     finally:
         if writer is not None:
             writer.close(simulator.now)
@@ -101,10 +101,10 @@ def train_virtually(
         raise DivergedError("a parameter is not finite at the end of the run: it diverged")
     evaluated = learner.evaluations[-1].version if learner.evaluations else -1
     if task.test is not None and evaluated != learner.store.version:
-        learner.judge()
+        learner.evaluate_now()
     return RunResult(
         learner.state(),
-        metrics.summary(str(policy), simulator.now),
+        metrics.summary(str(chosen), simulator.now),
         learner.store.samples,
         simulator.samples_dropped,
         evaluations=learner.evaluations,

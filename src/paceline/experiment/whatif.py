@@ -56,7 +56,7 @@ def recorded_workers(records: Iterable[Record]) -> dict[int, Recording]:
                     found.setdefault(worker, Recording(record.now, []))
                 case _:
                     pass
-    return {worker: each for worker, each in found.items() if each.times and min(each.times) > 0}
+    return {worker: recording for worker, recording in found.items() if recording.times and min(recording.times) > 0}
 
 
 def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
@@ -68,25 +68,25 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
     for name in policies:
         chosen = policy_for(name, len(workers))
         metrics = RunMetrics()
-        speeds = {worker: Recorded(tuple(each.times)) for worker, each in workers.items()}
+        speeds = {worker: Recorded(tuple(recording.times)) for worker, recording in workers.items()}
         simulated = [
-            SimulatedWorker(worker, speeds[worker].start(""), each.joined_at, each.left_at)
-            for worker, each in workers.items()
+            SimulatedWorker(worker, speeds[worker].start(""), recording.joined_at, recording.left_at)
+            for worker, recording in workers.items()
         ]
-        typical = min(each.mean for each in speeds.values())
+        typical = min(speed.mean for speed in speeds.values())
         simulator = Simulator(simulated, Coordinator(chosen), [metrics], time_scale=typical)
         simulator.run(RunEnd(duration=trace.end))
-        summaries.append(metrics.summary(name, simulator.now))
+        summaries.append(metrics.summary(str(chosen), simulator.now))
     return summaries
 
 
 def recommendation(summaries: Sequence[Summary], recorded: str) -> str:
     """Which policy to take, and why: of those about as fast as the fastest, the one with the freshest gradients."""
-    useful = {each.policy: each.applied / each.virtual_seconds for each in summaries}
+    useful = {summary.policy: summary.applied / summary.seconds for summary in summaries}
     most = max(useful.values())
-    good = [each for each in summaries if useful[each.policy] >= AS_GOOD_AS_THE_BEST * most]
-    best = min(good, key=lambda each: (each.mean_staleness, -useful[each.policy]))
-    present = next((each for each in summaries if each.policy == recorded), None)
+    good = [summary for summary in summaries if useful[summary.policy] >= AS_GOOD_AS_THE_BEST * most]
+    best = min(good, key=lambda summary: (summary.mean_staleness, -useful[summary.policy]))
+    present = next((summary for summary in summaries if summary.policy == recorded), None)
     why = f"its workers would wait {best.waiting_share:.0%} of their time, mean staleness {best.mean_staleness:.2f}"
     if present is None or present is best:
         return f"take {best.policy}: {why}"

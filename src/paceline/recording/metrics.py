@@ -51,7 +51,7 @@ class Summary(msgspec.Struct, frozen=True):
     """What one run came to. Waiting runs from a push to the release after it, or to the end of the run."""
 
     policy: str
-    virtual_seconds: float
+    seconds: float
     updates: int
     pushes: int
     applied: int
@@ -194,11 +194,11 @@ class RunMetrics(Observer):
             self._stop_waiting(worker_id, worker, end)
             stayed = (end if worker.left is None else worker.left) - worker.entered
             summaries.append(WorkerSummary(worker_id, worker.pushes, worker.waited, stayed))
-        waiting = sum(each.waiting_seconds for each in summaries)
-        together = sum(each.member_seconds for each in summaries)
+        waiting = sum(worker_summary.waiting_seconds for worker_summary in summaries)
+        together = sum(worker_summary.member_seconds for worker_summary in summaries)
         return Summary(
             policy=policy,
-            virtual_seconds=end,
+            seconds=end,
             updates=self._updates,
             pushes=self._pushes,
             applied=self._applied,

@@ -1,4 +1,4 @@
-"""What a training run tells while it goes on: how far it is, what evaluations found, and what a policy reckoned with.
+"""What a training run tells while it goes on: how far it is, what evaluations found, and what a policy estimated.
 
 Kept as metrics.jsonl.
 """

@@ -1,4 +1,4 @@
-"""A strip of text per worker: who computes and who waits, in the first seconds of a run."""
+"""A strip of text per worker: when it computes and when it waits, in the first seconds of a run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from paceline.recording.timeline import Span, Timeline
 
 COMPUTING, WAITING, ABSENT = "█", "░", " "
 STYLES = {COMPUTING: "green", WAITING: "yellow", ABSENT: ""}
-MOST_WORKERS = 12
-WIDEST = 120
+MOST_STRIPS = 12
+WIDEST_STRIP = 120
 
 
 def gantt(title: str, timeline: Timeline, end: float, width: int) -> Text:
@@ -19,9 +19,9 @@ def gantt(title: str, timeline: Timeline, end: float, width: int) -> Text:
     spans = timeline.spans(end)
     until = min(timeline.until, end)
     workers = list(spans)
-    shown = workers if len(workers) <= MOST_WORKERS else workers[: MOST_WORKERS - 1] + workers[-1:]
+    shown = workers if len(workers) <= MOST_STRIPS else workers[: MOST_STRIPS - 1] + workers[-1:]
     label = max((len(str(worker)) for worker in workers), default=1)
-    cells = max(10, min(width, WIDEST) - label - 4)
+    cells = max(10, min(width, WIDEST_STRIP) - label - 4)
     strip = Text()
     strip.append(title, style="bold")
     strip.append(f"  0 to {until:g}\n", style="dim")

@@ -1,4 +1,4 @@
-"""Pictures of runs: learning curves, who computes and who waits, what a policy reckoned with.
+"""Pictures of runs: learning curves, when workers compute and wait, what a policy estimated.
 
 Needs matplotlib (`pip install 'paceline[report]'`). The format follows from the path's suffix (.svg, .png).
 """

@@ -12,7 +12,7 @@ from paceline.core.spec import Parameter
 from paceline.recording.metrics import Summary
 
 
-def comparison(summaries: Sequence[Summary]) -> Table:
+def summary_table(summaries: Sequence[Summary]) -> Table:
     """One row per policy: what it got done, and what that cost."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("\npolicy", overflow="fold")
@@ -20,29 +20,29 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     for heading in (*headings, "max\nlead", "stale\nmean", "stale\nmax", "super-\nsteps"):
         table.add_column(heading, justify="right", no_wrap=True)
     first = summaries[0].iterations_per_second
-    for each in summaries:
+    for summary in summaries:
         table.add_row(
-            each.policy,
-            f"{each.iterations_per_second:.4g}",
-            f"{each.iterations_per_second / first:.2f}x" if first else "-",
-            f"{each.waiting_share:.1%}",
-            _count(each.updates),
-            _count(each.discarded),
-            _count(each.max_lead),
-            f"{each.mean_staleness:.2f}",
-            _count(each.max_staleness),
-            _count(each.supersteps),
+            summary.policy,
+            f"{summary.iterations_per_second:.4g}",
+            f"{summary.iterations_per_second / first:.2f}x" if first else "-",
+            f"{summary.waiting_share:.1%}",
+            _count(summary.updates),
+            _count(summary.discarded),
+            _count(summary.max_lead),
+            f"{summary.mean_staleness:.2f}",
+            _count(summary.max_staleness),
+            _count(summary.supersteps),
         )
     return table
 
 
 def remarks(summaries: Sequence[Summary]) -> Iterator[str]:
     """The longest wait in the policy's own words, and what a reader could misunderstand."""
-    waits = [(each.longest_wait, each.policy) for each in summaries if each.longest_wait is not None]
+    waits = [(summary.longest_wait, summary.policy) for summary in summaries if summary.longest_wait is not None]
     if waits:
         wait, policy = max(waits, key=lambda pair: pair[0].seconds)
         yield f"longest wait: {wait.seconds:g}, from {wait.began:g}, under {policy}: {wait.reason}"
-    if any(each.policy.startswith("dbw") and "blind=true" not in each.policy for each in summaries):
+    if any(summary.policy.startswith("dbw") and "blind=true" not in summary.policy for summary in summaries):
         yield "dbw: without gradients it sees no gain and waits for all; dbw:blind=true goes by time alone"
 
 
@@ -65,11 +65,11 @@ def training_table(rows: Sequence[TrainingRow], target: float | None) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("\npolicy", overflow="fold")
     first = rows[0]
-    heading = "speed-up\nover " + first.policy.partition(":")[0]
-    timed = ("time to\n" + percent(target), heading) if target is not None else ()
+    speed_up = "speed-up\nover " + first.policy.partition(":")[0]
+    timed = ("time to\n" + percent(target), speed_up) if target is not None else ()
     figures = list(dict.fromkeys(name for row in rows for name in row.final))
-    for each in (*timed, "whole\nrun", "samples\nper s", "time\nwaited", "mean\nstaleness", "\nupdates"):
-        table.add_column(each, justify="right", no_wrap=True)
+    for heading in (*timed, "whole\nrun", "samples\nper s", "time\nwaited", "mean\nstaleness", "\nupdates"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name in figures:
         table.add_column(f"final\n{name}", justify="right", no_wrap=True)
     for row in rows:
@@ -169,7 +169,7 @@ def policy_listing(rows: Iterable[tuple[str, str, Sequence[Parameter], str]]) ->
     table.add_column("parameters", no_wrap=True)
     table.add_column("paper", ratio=2)
     for name, summary, parameters, paper in rows:
-        table.add_row(name, summary, "\n".join(_in_short(each) for each in parameters) or "-", paper)
+        table.add_row(name, summary, "\n".join(_in_short(parameter) for parameter in parameters) or "-", paper)
     return table
 
 
@@ -179,8 +179,8 @@ def parameter_listing(parameters: Sequence[Parameter]) -> Table:
     for heading in ("parameter", "values", "default"):
         table.add_column(heading, no_wrap=True)
     table.add_column("meaning")
-    for each in parameters:
-        table.add_row(each.name, each.kind, each.default_text, each.meaning)
+    for parameter in parameters:
+        table.add_row(parameter.name, parameter.kind, parameter.default_text, parameter.meaning)
     return table
 
 

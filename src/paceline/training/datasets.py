@@ -17,6 +17,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,12 +59,18 @@ class _Part(NamedTuple):
     labels: Bytes
 
 
+@lru_cache(maxsize=1)  # one: a process works on one data set, and two of them may be more than fits
 def load(name: str, path: Path | None = None) -> Pictures:
+    """What `read` gives, read once per process: all tasks on the set share its tensors, and none may write to them."""
+    return read(name, path)
+
+
+def read(name: str, path: Path | None = None) -> Pictures:
     """The data set of this name, from its usual place or from `path`; ConfigurationError says what is missing."""
-    read = DATASETS.get(name)
-    if read is None:
+    reader = DATASETS.get(name)
+    if reader is None:
         raise ConfigurationError(f"unknown data set {name!r}; there are: {', '.join(DATASETS)}")
-    return read(path)
+    return reader(path)
 
 
 # -- from bytes to tensors --
@@ -161,7 +168,7 @@ def _idx_file(folder: Path, name: str) -> Path:
 
 def _packed_or_not(folder: Path, name: str) -> Path | None:
     # Not Path.is_file, which is an error where a folder is closed to us, such as a home that is another user's.
-    return next((each for each in (folder / f"{name}.gz", folder / name) if os.path.isfile(each)), None)
+    return next((path for path in (folder / f"{name}.gz", folder / name) if os.path.isfile(path)), None)
 
 
 def _idx(path: Path, dimensions: int) -> Bytes:
@@ -204,7 +211,7 @@ def _cifar10(path: Path | None) -> Pictures:
     elif (path / CIFAR10_ARCHIVE).is_file():
         path = path / CIFAR10_ARCHIVE
     if path.is_dir():
-        return _binary_version(path, {each.name: _contents(each) for each in path.glob("*_batch*.bin")})
+        return _binary_version(path, {file.name: _contents(file) for file in path.glob("*_batch*.bin")})
     if not path.is_file():
         raise ConfigurationError(f"cifar10: there is no {path}; --data PATH must be {CIFAR10_FORMS}")
     contents = _contents(path)
@@ -219,11 +226,11 @@ def _tar(contents: bytes, path: Path) -> dict[str, bytes]:
     files = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(contents), mode="r:") as archive:
-            for each in archive:
-                if each.size < 0:  # some versions of tarfile would go back and forth for ever
+            for member in archive:
+                if member.size < 0:  # some versions of tarfile would go back and forth for ever
                     raise tarfile.ReadError("a size below 0")
-                if each.isreg():
-                    files[Path(each.name).name] = contents[each.offset_data : each.offset_data + each.size]
+                if member.isreg():
+                    files[Path(member.name).name] = contents[member.offset_data : member.offset_data + member.size]
     except UNPACKING_ERRORS as problem:
         raise _damaged(path, f"it is no archive, neither NumPy's (.npz) nor tar's ({problem})") from None
     return files

@@ -101,7 +101,7 @@ def download(name: str, into: Path | None = None, tell: Callable[[str], None] = 
 def _fetch(file: File, source: Source, folder: Path, tell: Callable[[str], None]) -> None:
     """From the first address that has it. An OSError is the folder's; those of the network stay in here."""
     problems: list[str] = []
-    for address in (f"{each}/{file.name}" for each in source.folders):
+    for address in (f"{location}/{file.name}" for location in source.folders):
         tell(f"{address}: {file.size:,} bytes")
         # Within the folder, so that moving is renaming; not a temporary file, which nobody else could read.
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as aside:

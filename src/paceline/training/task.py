@@ -1,4 +1,4 @@
-"""A whole training job as one object: for those who have no loop of their own, and for the built-in tasks."""
+"""A whole training job as one object: for users without a loop of their own, and for the built-in tasks."""
 
 from __future__ import annotations
 

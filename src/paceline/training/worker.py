@@ -25,7 +25,8 @@ from paceline.training.replica import Replica
 
 CPU = torch.device("cpu")
 
-Pace = Callable[[int, float, float], float]  # (iteration, when it began, seconds it took) -> seconds it shall take
+# (iteration, when it began, seconds it took) -> seconds it shall take
+PaceFunction = Callable[[int, float, float], float]
 
 
 class GradientError(PacelineError):
@@ -73,7 +74,7 @@ class Worker:
         epochs: int = 1,
         device: torch.device = CPU,
         not_finite: str = "stop",
-        pace: Pace | None = None,
+        pace: PaceFunction | None = None,
     ) -> None:
         self.index = index
         self.seed = seed

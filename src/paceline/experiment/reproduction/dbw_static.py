@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.experiment.comparison import Choice, Comparison, Outcome, Row
+from paceline.experiment.comparison import ChosenK, Comparison, Outcome, Row
 from paceline.experiment.pictures import draw_estimates
-from paceline.experiment.reproduction.asking import Asked, mean_time, ratio, rows_by_policy, seconds
 from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import ExperimentRequest, mean_time, ratio, rows_by_policy, seconds
 from paceline.experiment.simulation import Simulation
 from paceline.report.plots import Curve, draw
 from paceline.runtimes.speeds import Slowdown
 
 WORKERS = 16
 STATIC = [f"backup:k={k}" for k in range(1, WORKERS + 1)]
-DBW = ["dbw", "dbw:window=20,loss_rule=false"]
+DBW_VARIANTS = ["dbw", "dbw:window=20,loss_rule=false"]
 BLIND = "dbw:blind=true"
 TARGET = 0.82
 SLOWER = 5.0
@@ -66,32 +66,32 @@ class Result:
 
     @property
     def best_dbw(self) -> str:
-        return min(DBW, key=self.time)
+        return min(DBW_VARIANTS, key=self.time)
 
 
-def dbw_static(asked: Asked) -> Page:
+def dbw_static(request: ExperimentRequest) -> Page:
     results = []
     for case in CASES:
-        outcomes = asked.run(case.part, _comparison(case, asked), asked.trials([*STATIC, *DBW, BLIND]))
+        outcomes = request.run(case.part, _comparison(case, request), request.trials([*STATIC, *DBW_VARIANTS, BLIND]))
         results.append(Result(case, outcomes, rows_by_policy(outcomes, TARGET)))
     return Page(
         "DBW against every static number of backup workers",
         "C. Xu, G. Neglia, N. Sebastianelli, Dynamic backup workers for parallel machine learning, IFIP Networking 2020"
         " (arXiv 2004.14696): 16 workers on a virtual clock, MNIST and CIFAR-10, round trips 1 - a + a Exp(1).",
-        f"{WORKERS} workers in virtual time with real gradients. {_size(asked.full)} SGD without momentum, 0.3 for a"
+        f"{WORKERS} workers in virtual time with real gradients. {_size(request.full)} SGD without momentum, 0.3 for a"
         " full round; `fixed`: every update has that rate; `proportional`: k / 16 of it. An update takes the first k"
-        " gradients, and who is late finishes and is discarded (PsW). DBW is run as in the paper (means over 5 updates,"
-        " one more gradient after the loss rose) and with calmer estimates (20 updates, without that rule); blind"
-        f" maximises k / T(k). Times are to an accuracy of {TARGET:.0%}, as means over the seeds; never: one of the"
-        " seeds was not there when the run ended.",
+        " gradients; a worker that is late finishes, and its gradient is discarded (PsW). DBW is run as in the"
+        " paper (means over 5 updates, one more gradient after the loss rose) and with calmer estimates (20 updates,"
+        f" without that rule); blind maximises k / T(k). Times are to an accuracy of {TARGET:.0%}, as means over the"
+        " seeds; never: one of the seeds was not there when the run ended.",
         _claims(results),
-        [_summary(results), *(_section(result, asked.folder) for result in results)],
+        [_summary(results), *(_section(result, request.folder) for result in results)],
     )
 
 
 def _claims(results: list[Result]) -> list[Claim]:
     factors = {result.case.part: result.beside(result.best_static, result.best_dbw) for result in results}
-    printed = {result.case.part: result.beside(result.best_static, DBW[0]) for result in results}
+    printed = {result.case.part: result.beside(result.best_static, DBW_VARIANTS[0]) for result in results}
     blind = {result.case.part: result.beside(BLIND, result.best_dbw) for result in results}
     best = {result.case.part: result.best_static.removeprefix("backup:") for result in results}
     changing = results[-1]
@@ -106,9 +106,9 @@ def _claims(results: list[Result]) -> list[Claim]:
         Claim(
             "without tuning, DBW is as fast as the best static k",
             "the best static k takes "
-            + ", ".join(f"{part}: {each:.2f}x" for part, each in printed.items())
+            + ", ".join(f"{part}: {factor:.2f}x" for part, factor in printed.items())
             + " of the time of DBW as printed; with calmer estimates at best "
-            + ", ".join(f"{each:.2f}x" for each in factors.values()),
+            + ", ".join(f"{factor:.2f}x" for factor in factors.values()),
             min(printed.values()) >= 0.9,
         ),
         Claim(
@@ -118,13 +118,13 @@ def _claims(results: list[Result]) -> list[Claim]:
         ),
         Claim(
             "DBW is faster than the blind variant, which knows times but no gains",
-            "blind takes " + ", ".join(f"{part}: {each:.2f}x" for part, each in blind.items()) + " of DBW's time",
+            "blind takes " + ", ".join(f"{part}: {factor:.2f}x" for part, factor in blind.items()) + " of DBW's time",
             min(blind.values()) >= 1,
         ),
         Claim(
             "when half of the workers slow down in mid-run DBW adapts: it beats the k that was best before",
-            f"{before.best_static} then takes {seconds(held)}, DBW {seconds(changing.time(DBW[0]))},"
-            f" calmer {seconds(changing.time(DBW[1]))}: {ratio(held, changing.time(changing.best_dbw))}",
+            f"{before.best_static} then takes {seconds(held)}, DBW {seconds(changing.time(DBW_VARIANTS[0]))},"
+            f" calmer {seconds(changing.time(DBW_VARIANTS[1]))}: {ratio(held, changing.time(changing.best_dbw))}",
             held > changing.time(changing.best_dbw),
         ),
     ]
@@ -132,26 +132,26 @@ def _claims(results: list[Result]) -> list[Claim]:
 
 def _summary(results: list[Result]) -> Section:
     headings = ["policy", *(result.case.part for result in results)]
-    cells = [[name, *(_with_mark(result, name) for result in results)] for name in (*STATIC, BLIND, *DBW)]
+    cells = [[name, *(_with_mark(result, name) for result in results)] for name in (*STATIC, BLIND, *DBW_VARIANTS)]
     return Section(f"Time to {TARGET:.0%}", "The best of each column in bold.", headings, cells)
 
 
 def _with_mark(result: Result, name: str) -> str:
     time = result.time(name)
     text = seconds(time)
-    return f"**{text}**" if time == min(result.time(each) for each in result.rows) else text
+    return f"**{text}**" if time == min(result.time(policy) for policy in result.rows) else text
 
 
 def _section(result: Result, folder: Path) -> Section:
     case = result.case
     times: Curve = [(k, result.time(name)) for k, name in enumerate(STATIC, 1) if result.time(name) < float("inf")]
     across: dict[str, list[Curve]] = {"static k": [times]}
-    for name in (*DBW, BLIND):
+    for name in (*DBW_VARIANTS, BLIND):
         if result.time(name) < float("inf"):
             across[name] = [[(1, result.time(name)), (WORKERS, result.time(name))]]
     over_k, estimates = folder / f"{case.part}-times.svg", folder / f"{case.part}-estimates.svg"
     draw(across, over_k, title=case.title, across="k", up=f"seconds to {TARGET:.0%}")
-    choices: dict[str, list[Choice]] = {}
+    choices: dict[str, list[ChosenK]] = {}
     for outcome in result.outcomes:
         if outcome.trial.seed == 0 and outcome.choices and outcome.trial.policy != BLIND:
             choices[outcome.trial.policy] = outcome.choices
@@ -162,7 +162,7 @@ def _section(result: Result, folder: Path) -> Section:
     return Section(case.title[0].upper() + case.title[1:], "", pictures=pictures)
 
 
-def _comparison(case: Case, asked: Asked) -> Comparison:
+def _comparison(case: Case, request: ExperimentRequest) -> Comparison:
     slowdowns: tuple[Slowdown, ...] = ()
     if case.slow_from is not None:
         slowdowns = tuple(Slowdown(worker, SLOWER, case.slow_from, None) for worker in range(WORKERS // 2))
@@ -170,11 +170,11 @@ def _comparison(case: Case, asked: Asked) -> Comparison:
         "fashion-mnist",
         Simulation(workers=WORKERS, speed=f"exponential:a={case.a:g}", duration=case.duration, slowdowns=slowdowns),
         epochs=1_000,  # the duration ends it
-        data=None if asked.data is None else str(asked.data),
-        model="lenet" if asked.full else "mlp",
+        data=None if request.data is None else str(request.data),
+        model="lenet" if request.full else "mlp",
         learning_rate=0.3,
         momentum=0.0,
-        batch_size=500 if asked.full else 32,
+        batch_size=500 if request.full else 32,
         lr_scaling="none" if case.rate == "fixed" else "linear",
         evaluate_every=2_560,
         stop_at=TARGET,

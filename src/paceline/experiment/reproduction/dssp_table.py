@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
 from paceline.experiment.pictures import draw_comparison
-from paceline.experiment.reproduction.asking import (
-    SMALL,
-    Asked,
+from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import (
+    SCALED_DOWN,
+    ExperimentRequest,
     mean_time,
     reached_by_all,
     rows_by_policy,
     seconds,
     small_comparison,
 )
-from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.simulation import Simulation
 from paceline.report.tables import learning_cells
 
@@ -29,20 +29,22 @@ PUBLISHED: dict[str, tuple[int, int | None]] = {
     "ssp:staleness=15": (5565, 7256),
     PRINTED: (3016, 3046),
 }
-POLICIES = [*PUBLISHED, CAPPED]
+COMPARED = [*PUBLISHED, CAPPED]
 SHARED = "bsp, shared rate"
 
 
-def dssp_table(asked: Asked) -> Page:
-    comparison = _comparison(asked)
-    trials = [*asked.trials(POLICIES), *asked.trials(["bsp"], 0.5)]
-    outcomes = asked.run("table", comparison, trials)
-    low = reached_by_all([each for each in outcomes if each.trial.policy == "bsp" and each.trial.factor == 1], STEP)
+def dssp_table(request: ExperimentRequest) -> Page:
+    comparison = _comparison(request)
+    trials = [*request.trials(COMPARED), *request.trials(["bsp"], 0.5)]
+    outcomes = request.run("table", comparison, trials)
+    low = reached_by_all(
+        [outcome for outcome in outcomes if outcome.trial.policy == "bsp" and outcome.trial.factor == 1], STEP
+    )
     high = round(low + STEP, 6)
     labels = {("bsp", 0.5): SHARED}
     first, second = rows_by_policy(outcomes, low, labels), rows_by_policy(outcomes, high, labels)
-    fair = [each for each in outcomes if each.trial.factor == 1]
-    pictures = draw_comparison(fair, rows_of(fair, POLICIES, low), asked.folder, target=low)
+    fair = [outcome for outcome in outcomes if outcome.trial.factor == 1]
+    pictures = draw_comparison(fair, rows_of(fair, COMPARED, low), request.folder, target=low)
     headings, cells = learning_cells(learning_rows(first.values()), low)
     return Page(
         "DSSP, table I: two unequal GPUs",
@@ -118,10 +120,10 @@ def _claims(first: dict[str, Row], second: dict[str, Row]) -> list[Claim]:
     ]
 
 
-def _comparison(asked: Asked) -> Comparison:
+def _comparison(request: ExperimentRequest) -> Comparison:
     simulation = Simulation(intervals=(1.0, RATIO), jitter=0.05)
-    data = None if asked.data is None else str(asked.data)
-    if asked.full:
+    data = None if request.data is None else str(request.data)
+    if request.full:
         return Comparison("cifar10", simulation, 300, data, "resnet110", batch_size=128, evaluate_every=50_000)
     return small_comparison(simulation, data)
 
@@ -129,4 +131,4 @@ def _comparison(asked: Asked) -> Comparison:
 def _size(comparison: Comparison) -> str:
     if comparison.task == "cifar10":
         return "ResNet-110 on CIFAR-10 (the paper: CIFAR-100), batch 128, 300 epochs."
-    return SMALL
+    return SCALED_DOWN

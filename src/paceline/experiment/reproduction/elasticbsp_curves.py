@@ -6,9 +6,10 @@ import statistics
 
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
 from paceline.experiment.pictures import draw_comparison
-from paceline.experiment.reproduction.asking import (
-    SMALL,
-    Asked,
+from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import (
+    SCALED_DOWN,
+    ExperimentRequest,
     mean_time,
     ratio,
     reached_by_all,
@@ -16,7 +17,6 @@ from paceline.experiment.reproduction.asking import (
     seconds,
     small_comparison,
 )
-from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.simulation import Simulation
 from paceline.report.tables import learning_cells
 
@@ -29,17 +29,19 @@ SHARED = "bsp, shared rate"
 HEADLINE = 1.77  # times as fast as BSP, printed
 
 
-def elasticbsp_curves(asked: Asked) -> Page:
-    comparison = _comparison(asked)
+def elasticbsp_curves(request: ExperimentRequest) -> Page:
+    comparison = _comparison(request)
     policies = ["bsp", *OTHERS, *ELASTIC]
     # One rate for every single update, as in the papers: BSP's updates, of a whole round each, then get a quarter.
     quarter = 1 / len(INTERVALS)
-    outcomes = asked.run("curves", comparison, [*asked.trials(policies), *asked.trials(["bsp"], quarter)])
-    target = reached_by_all([each for each in outcomes if each.trial.policy == "bsp" and each.trial.factor == 1])
+    outcomes = request.run("curves", comparison, [*request.trials(policies), *request.trials(["bsp"], quarter)])
+    target = reached_by_all(
+        [outcome for outcome in outcomes if outcome.trial.policy == "bsp" and outcome.trial.factor == 1]
+    )
     rows = rows_by_policy(outcomes, target, {("bsp", quarter): SHARED})
     headings, cells = learning_cells(learning_rows(rows.values()), target)
-    fair = [each for each in outcomes if each.trial.factor == 1]
-    pictures = draw_comparison(fair, rows_of(fair, policies, target), asked.folder, target=target)
+    fair = [outcome for outcome in outcomes if outcome.trial.factor == 1]
+    pictures = draw_comparison(fair, rows_of(fair, policies, target), request.folder, target=target)
     finished = sorted(rows.values(), key=lambda row: row.seconds)
     order = ", ".join(f"{row.policy} ({row.seconds:,.0f} s)" for row in finished)
     return Page(
@@ -62,7 +64,7 @@ def elasticbsp_curves(asked: Asked) -> Page:
 
 
 def _claims(rows: dict[str, Row]) -> list[Claim]:
-    """R is nobody's to tune: where one figure stands for ElasticBSP it is the mean over all R."""
+    """R is not tuned: where one figure stands for ElasticBSP it is the mean over all R."""
     bsp, shared = rows["bsp"], rows[SHARED]
     elastic = [rows[name] for name in ELASTIC]
     times = [mean_time(row) for row in elastic]
@@ -70,12 +72,14 @@ def _claims(rows: dict[str, Row]) -> list[Claim]:
     accuracy = statistics.mean(row.accuracy for row in elastic)
     others = {name: mean_time(rows[name]) for name in OTHERS}
     listed = ", ".join(f"{name} {seconds(time)}" for name, time in others.items())
-    each = ", ".join(f"R={lookahead} {seconds(time)}" for lookahead, time in zip(LOOKAHEADS, times, strict=True))
+    by_lookahead = ", ".join(
+        f"R={lookahead} {seconds(time)}" for lookahead, time in zip(LOOKAHEADS, times, strict=True)
+    )
     gain, gain_shared = accuracy - bsp.accuracy, accuracy - shared.accuracy
     return [
         Claim(
             "ElasticBSP reaches BSP's accuracy sooner than BSP, whatever R",
-            f"BSP {seconds(mean_time(bsp))}; {each}",
+            f"BSP {seconds(mean_time(bsp))}; {by_lookahead}",
             max(times) < mean_time(bsp),
         ),
         Claim(
@@ -103,10 +107,10 @@ def _claims(rows: dict[str, Row]) -> list[Claim]:
     ]
 
 
-def _comparison(asked: Asked) -> Comparison:
+def _comparison(request: ExperimentRequest) -> Comparison:
     simulation = Simulation(intervals=INTERVALS, jitter=0.05)
-    data = None if asked.data is None else str(asked.data)
-    if asked.full:
+    data = None if request.data is None else str(request.data)
+    if request.full:
         return Comparison(
             "cifar10", simulation, 400, data, "alexnet", batch_size=128, learning_rate=0.05, evaluate_every=50_000
         )
@@ -116,4 +120,4 @@ def _comparison(asked: Asked) -> Comparison:
 def _size(comparison: Comparison) -> str:
     if comparison.task == "cifar10":
         return "AlexNet (3 convolutions, 2 linear layers) on CIFAR-10, batch 128, 400 epochs."
-    return SMALL
+    return SCALED_DOWN

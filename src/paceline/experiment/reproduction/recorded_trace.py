@@ -10,8 +10,15 @@ import msgspec
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
 from paceline.experiment.pictures import draw_comparison
-from paceline.experiment.reproduction.asking import Asked, mean_time, ratio, reached_by_all, rows_by_policy, seconds
 from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import (
+    ExperimentRequest,
+    mean_time,
+    ratio,
+    reached_by_all,
+    rows_by_policy,
+    seconds,
+)
 from paceline.experiment.simulation import Simulation, worker_speeds
 from paceline.policies import POLICIES
 from paceline.report.tables import learning_cells
@@ -21,33 +28,33 @@ PRINTED = "dssp:capped=false,literal_grant=true"
 GATHER = "elastic-bsp:inside=gather"
 CALM = "dbw:window=20,loss_rule=false"
 REMEMBERING = ["bsp", "asp", "ssp", "elastic-bsp", "buffered"]  # are run with momentum as well
-ROUND = 512  # samples in a round of everybody, as nearly as batches of whole samples allow
+ROUND = 512  # samples in a round of all workers, as nearly as batches of whole samples allow
 
 
-def recorded_trace(asked: Asked) -> Page:
-    if asked.trace is None:
+def recorded_trace(request: ExperimentRequest) -> Page:
+    if request.trace is None:
         raise ConfigurationError("give --trace FILE: a CSV of iteration times, worker,iteration,seconds")
-    simulation = Simulation(trace=str(asked.trace))
+    simulation = Simulation(trace=str(request.trace))
     speeds = worker_speeds(simulation)
     workers = len(speeds)
-    comparison = _comparison(asked, simulation, workers)
+    comparison = _comparison(request, simulation, workers)
     names = list(POLICIES)
     if workers > 1:
         names += [PRINTED, GATHER, CALM, f"backup:k={max(1, workers * 3 // 4)}", "dbw:blind=true"]
     policies = list(dict.fromkeys(names))
-    outcomes = asked.run("policies", comparison, asked.trials(policies))
-    target = reached_by_all([each for each in outcomes if each.trial.policy == "bsp"])
+    outcomes = request.run("policies", comparison, request.trials(policies))
+    target = reached_by_all([outcome for outcome in outcomes if outcome.trial.policy == "bsp"])
     rows = rows_by_policy(outcomes, target)
     ordered = sorted(rows.values(), key=lambda row: (row.policy != "bsp", mean_time(row), -row.accuracy))
     headings, cells = learning_cells(learning_rows(ordered), target)
-    pictures = draw_comparison(outcomes, rows_of(outcomes, policies, target), asked.folder, target=target)
+    pictures = draw_comparison(outcomes, rows_of(outcomes, policies, target), request.folder, target=target)
     again = msgspec.structs.replace(comparison, learning_rate=0.05, momentum=0.9)
-    remembering = asked.run("momentum", again, asked.trials(REMEMBERING))
+    remembering = request.run("momentum", again, request.trials(REMEMBERING))
     with_momentum = rows_by_policy(remembering, target)
     more_headings, more_cells = learning_cells(learning_rows(with_momentum.values()), target)
     return Page(
         "All policies on a recorded trace",
-        f"Iteration times: {asked.trace.name}, {workers} workers. What each paper claims for itself in general is put"
+        f"Iteration times: {request.trace.name}, {workers} workers. What each paper claims for itself in general is put"
         " to the test on these times.",
         f"{_about(speeds)} In virtual time with real gradients; a worker whose times are used up begins again with the"
         f" first. {_size(comparison)} The target is the highest accuracy, in half percents, that every run of BSP"
@@ -85,7 +92,7 @@ def _claims(rows: dict[str, Row]) -> list[Claim]:
 
 
 def _about(speeds: Mapping[int, SpeedModel]) -> str:
-    times = [each.times for each in speeds.values() if isinstance(each, Recorded)]
+    times = [speed.times for speed in speeds.values() if isinstance(speed, Recorded)]
     means = [statistics.mean(own) for own in times]
     within = [statistics.stdev(own) / statistics.mean(own) for own in times if len(own) > 1]
     varies = f", and within a worker by {statistics.mean(within):.0%} of its mean" if within else ""
@@ -95,9 +102,9 @@ def _about(speeds: Mapping[int, SpeedModel]) -> str:
     )
 
 
-def _comparison(asked: Asked, simulation: Simulation, workers: int) -> Comparison:
-    data = None if asked.data is None else str(asked.data)
-    if asked.full:
+def _comparison(request: ExperimentRequest, simulation: Simulation, workers: int) -> Comparison:
+    data = None if request.data is None else str(request.data)
+    if request.full:
         return Comparison("cifar10", simulation, 100, data, "resnet20", evaluate_every=50_000)
     return Comparison(
         "fashion-mnist",

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from paceline.experiment.reproduction.asking import Asked
 from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import ExperimentRequest
 from paceline.report.plots import Curve, draw
 from paceline.zipline import EXACT, predict, search
 
@@ -28,7 +28,7 @@ FASTEST = 1000  # milliseconds: the shortest interval in the authors' data
 MOST_SECONDS = 40.0  # a search that would take longer is left out, unless all is asked for
 QUALITY = ((3, 4), (5, 10), (10, 15), (30, 15))  # sizes at which the found sets are compared
 DRAWS = 200
-RESULTS = "times.json"
+MEASURED = "times.json"
 
 
 def authors_data(
@@ -54,8 +54,8 @@ def seconds_of(points: npt.NDArray[np.float64], algorithm: str) -> float:
     return best
 
 
-def search_times(asked: Asked) -> Page:
-    measured = _measured(asked.folder / RESULTS, float("inf") if asked.full else MOST_SECONDS)
+def search_times(request: ExperimentRequest) -> Page:
+    measured = _measured(request.folder / MEASURED, float("inf") if request.full else MOST_SECONDS)
     return Page(
         "ElasticBSP, table 2: search times",
         "X. Zhao et al., Elastic bulk synchronous parallel model for distributed deep learning, ICDM 2019 (arXiv"
@@ -65,7 +65,7 @@ def search_times(asked: Asked) -> Page:
         f" columns, not absolute times. `{OURS}` is paceline's own exact search (docs/zipline.md). A dash: it would"
         f" take longer than {MOST_SECONDS:g} s, and --full runs it all the same.",
         [*_claims_about_time(measured), *_claims_about_quality()],
-        [_times(measured, asked.folder)],
+        [_times(measured, request.folder)],
     )
 
 
@@ -101,9 +101,10 @@ def _times(measured: dict[str, dict[str, float]], folder: Path) -> Section:
     cells = []
     for name in (*PUBLISHED, OURS):
         ours = [measured[name].get(_key(*size)) for size in SIZES]
-        cells.append([f"{name}, here", *("-" if each is None else f"{each * 1e6:,.0f}" for each in ours)])
+        cells.append([f"{name}, here", *("-" if seconds is None else f"{seconds * 1e6:,.0f}" for seconds in ours)])
         if name in PUBLISHED:
-            cells.append([f"{name}, paper", *("-" if each is None else f"{each:,}" for each in PUBLISHED[name])])
+            printed = ["-" if microseconds is None else f"{microseconds:,}" for microseconds in PUBLISHED[name]]
+            cells.append([f"{name}, paper", *printed])
     curves: dict[str, list[Curve]] = {
         f"{name}, R={lookahead}": [
             [
@@ -141,11 +142,11 @@ def _faster(fast: str, slow: str, measured: dict[str, dict[str, float]], sizes: 
         if theirs is not None and other is not None:
             printed.append(f"{theirs / other:,.1f}x")
             seen.append(ours[0] / ours[1] if ours[0] is not None and ours[1] is not None else None)
-    known = [each for each in seen if each is not None]
+    known = [ratio for ratio in seen if ratio is not None]
     where = ", ".join(f"n={workers} R={lookahead}" for workers, lookahead in sizes)
     return Claim(
         f"{fast} is faster than {slow}: {', '.join(printed)} ({where})",
-        ", ".join("-" if each is None else f"{each:,.1f}x" for each in seen),
+        ", ".join("-" if ratio is None else f"{ratio:,.1f}x" for ratio in seen),
         bool(known) and min(known) > 1,
     )
 

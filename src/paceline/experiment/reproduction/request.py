@@ -15,7 +15,7 @@ Runner: TypeAlias = Callable[[str, Comparison, Sequence[Trial]], list[Outcome]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExperimentRequest:
     """`run(part, comparison, trials)` gives the outcomes, and keeps them so that the same is not computed twice."""
 
     full: bool
@@ -29,14 +29,14 @@ class Asked:
         return [Trial(policy, seed, factor) for seed in range(self.seeds) for policy in policies]
 
 
-SMALL = (
+SCALED_DOWN = (
     "Scaled down: a CNN of 20,490 parameters on Fashion-MNIST, batch 64, plain SGD with a rate of 0.3 per round,"
     " 2 epochs, evaluated every 5,000 samples on the first 2,000 test pictures."
 )
 
 
 def small_comparison(simulation: Simulation, data: str | None) -> Comparison:
-    """What SMALL says. The rate is the largest of 0.1, 0.3 and 1 at which BSP learns."""
+    """What SCALED_DOWN says. The rate is the largest of 0.1, 0.3 and 1 at which BSP learns."""
     return Comparison(
         "fashion-mnist",
         simulation,
@@ -50,7 +50,7 @@ def small_comparison(simulation: Simulation, data: str | None) -> Comparison:
     )
 
 
-Experiment: TypeAlias = Callable[[Asked], Page]
+Experiment: TypeAlias = Callable[[ExperimentRequest], Page]
 
 
 def rows_by_policy(
