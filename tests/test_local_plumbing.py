@@ -9,6 +9,7 @@ import os
 import select
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -398,13 +399,13 @@ def test_who_maps_the_same_segment_sees_the_same_tensors() -> None:
 def test_a_running_group_hears_a_request_and_answers_it(tmp_path: Path) -> None:
     control = Control(tmp_path)
     assert control.requests() == []
-    asker = threading.Thread(target=request, args=(tmp_path, 3))
-    asker.start()
-    select.select([control], [], [], 10.0)
-    wanted = control.requests()
-    control.acknowledge(wanted[0])
-    asker.join()
-    assert wanted == [3] and (tmp_path / ANSWER).read_text() == "3\n"
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(request, tmp_path, 3)
+        select.select([control], [], [], 10.0)
+        wanted = control.requests()
+        control.acknowledge(2)  # what it may have
+        assert asking.result() == 2
+    assert wanted == [3] and (tmp_path / ANSWER).read_text() == "2\n"
     control.close()
     control.close()
     assert list(tmp_path.iterdir()) == []

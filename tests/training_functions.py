@@ -454,3 +454,84 @@ def steps_after_the_end(worker: Worker) -> None:
     for x, y in worker.batches(data(), batch_size=BATCH):
         push(optimizer, F.cross_entropy(net(x), y))
     push(optimizer, net(data().tensors[0]).sum())
+
+
+# -- what used to hold up or spoil a run --
+
+
+class Marked(nn.Module):
+    """A model with a buffer that its worker writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.register_buffer("mark", torch.zeros(1))
+
+
+def two_of_three_die(worker: Worker) -> None:
+    """Workers 1 and 2 leave a mark and are killed after two steps; the buffers of worker 0 are the group's."""
+    net = Marked()
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.01)
+    for number, (x, _) in enumerate(worker.batches(data(), batch_size=4)):
+        net.mark.fill_(1.0 if worker.index == 0 else -100.0)
+        push(optimizer, (net.weight.sum() - x.sum()) ** 2)
+        if worker.index > 0 and number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def thousands_of_updates_beside_a_sleeper(worker: Worker, directory: str) -> None:
+    """Worker 0 makes more updates than a pipe holds interrupts, while worker 1 computes and reads nothing."""
+    net = nn.Linear(1, 1)
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=1e-6)
+    done = Path(directory) / "done"
+    for number, x in enumerate(worker.batches(torch.ones(1, 1) for _ in range(5000 if worker.index == 0 else 3))):
+        loss = net(x).sum()
+        if worker.index == 1 and number == 1:
+            wait_for(done)
+        push(optimizer, loss)
+    if worker.index == 0:
+        write(done, True)
+
+
+def dies_with_a_living_child(worker: Worker, directory: str) -> None:
+    """A child, such as a loader's, holds the worker's pipes for longer than anybody wants to wait."""
+    net = model()
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
+    for number, (x, y) in enumerate(worker.batches(data(), batch_size=4)):
+        push(optimizer, F.cross_entropy(net(x), y))
+        if worker.index == 1 and number == 1:
+            child = os.fork()
+            if child == 0:
+                time.sleep(10 * PATIENCE)
+                os._exit(0)
+            write(Path(directory) / "child", child)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+SHORT_LIVED = 4
+
+
+def workers_1_to_4_die(worker: Worker, directory: str) -> None:
+    net = model()
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
+    last = Path(directory) / "last"
+    for number, (x, y) in enumerate(worker.batches(data(), batch_size=2)):
+        push(optimizer, F.cross_entropy(net(x), y))
+        if 1 <= worker.index <= SHORT_LIVED and number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if worker.index == 0:
+            wait_for(last)  # so that there is work for all of them
+        elif worker.index > SHORT_LIVED and number == 0:
+            write(last, True)
+
+
+def evaluate_until_the_end(state: dict[str, Tensor], directory: str) -> float:
+    """Fails on the state of the end, which comes when every worker has finished."""
+    if len(list(Path(directory).glob("finished-*"))) == 2:
+        raise RuntimeError("the disk is full")
+    return float(state["0.weight"].sum())
+
+
+def train_and_mark_the_end(worker: Worker, directory: str) -> None:
+    loop(worker, "sgd")
+    write(Path(directory) / f"finished-{worker.index}", True)

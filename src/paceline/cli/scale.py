@@ -26,5 +26,5 @@ def scale_command(
         limits = f"at least {least}" if most is None else f"from {least} to {most}"
         raise ConfigurationError(f"{workers} workers: this run may have {limits}")
     policy_for(configuration.policy, workers)
-    request(run, workers)
-    print(f"{run}: {workers} workers; a new one needs a few seconds to start, one that leaves pushes first")
+    granted = request(run, workers)
+    print(f"{run}: {granted} workers; a new one needs a few seconds to start, one that leaves pushes first")

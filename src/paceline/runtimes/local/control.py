@@ -39,7 +39,10 @@ class Control:
         return []
 
     def acknowledge(self, workers: int) -> None:
-        self._answer.write_text(f"{workers}\n")
+        """Say how many it will be."""
+        unfinished = self._answer.with_suffix(".unfinished")
+        unfinished.write_text(f"{workers}\n")
+        unfinished.rename(self._answer)
 
     def close(self) -> None:
         if getattr(self, "_descriptor", None) is not None:
@@ -49,8 +52,8 @@ class Control:
             path.unlink(missing_ok=True)
 
 
-def request(directory: Path, workers: int) -> None:
-    """Ask the run in this directory for so many workers, and see that it heard."""
+def request(directory: Path, workers: int) -> int:
+    """Ask the run in this directory for so many workers. Returns how many it will have, within its limits."""
     try:
         descriptor = os.open(directory / PIPE, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as problem:
@@ -66,6 +69,6 @@ def request(directory: Path, workers: int) -> None:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if answer.exists():
-            return
+            return int(answer.read_text())
         time.sleep(0.02)
     raise ConfigurationError(f"{directory}: the run did not answer within {PATIENCE:g} seconds")

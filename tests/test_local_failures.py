@@ -1,0 +1,104 @@
+"""What used to hold up, spoil or leak: with real processes, each in one run."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+import training_functions as functions
+from record_keeper import RecordKeeper
+
+from paceline.core.messages import InterruptWorker, Record, WorkerJoined, WorkerLeft
+from paceline.experiment.training import launch
+from paceline.recording.observer import Observer
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_buffers_of_workers_that_were_killed_do_not_count() -> None:
+    result = launch(functions.two_of_three_die, workers=3, policy="asp")
+    assert result.model_state["mark"].tolist() == [1.0]
+
+
+def test_a_worker_that_reads_nothing_holds_nobody_up_however_often_it_is_interrupted(tmp_path: Path) -> None:
+    keeper = RecordKeeper()
+    result = launch(
+        partial(functions.thousands_of_updates_beside_a_sleeper, directory=str(tmp_path)),
+        workers=2,
+        policy="backup:k=1,late=interrupt",
+        observers=[keeper],
+    )
+    commands = [command for record in keeper.records for command in record.commands]
+    assert commands.count(InterruptWorker(1)) > 4000  # a pipe holds about 3,000 of them
+    # Batches of one's own are used, or counted as dropped, whether discarded or interrupted.
+    assert result.samples + result.dropped == 5000 + 3
+
+
+def test_a_killed_worker_is_noticed_though_a_child_of_it_lives(tmp_path: Path) -> None:
+    keeper = RecordKeeper()
+    try:
+        result = launch(
+            partial(functions.dies_with_a_living_child, directory=str(tmp_path)),
+            workers=2,
+            policy="bsp",
+            observers=[keeper],
+        )
+        assert result.samples == functions.SAMPLES
+        left = [record.event for record in keeper.records if isinstance(record.event, WorkerLeft)]
+        assert WorkerLeft(1, "its process died (exit code -9)") in left
+        os.kill(json.loads((tmp_path / "child").read_text()), 0)  # it still lives
+    finally:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(json.loads((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+class Descriptors(Observer):
+    """How many descriptors and mapped segments there are whenever a worker joins."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[int, int]] = {}
+
+    def observe(self, record: Record) -> None:
+        if isinstance(record.event, WorkerJoined):
+            self.seen[record.event.worker] = (len(os.listdir("/proc/self/fd")), mapped_segments())
+
+
+def mapped_segments() -> int:
+    return sum("memfd:paceline" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_a_replacement_leaks_nothing_and_after_a_run_nothing_is_mapped(tmp_path: Path) -> None:
+    descriptors = Descriptors()
+    resource_tracker.ensure_running()  # Python's own, which stays
+    open_before, mapped_before = len(os.listdir("/proc/self/fd")), mapped_segments()
+    gc.collect()
+    gc.disable()
+    try:
+        train = partial(functions.workers_1_to_4_die, directory=str(tmp_path))
+        launch(train, workers="2..2", policy="asp", observers=[descriptors])
+        assert len(os.listdir("/proc/self/fd")) == open_before
+        assert mapped_segments() == mapped_before
+    finally:
+        gc.enable()
+    last = functions.SHORT_LIVED + 1
+    assert descriptors.seen[last] == descriptors.seen[2]
+
+
+def test_a_last_evaluation_that_fails_does_not_lose_the_result(tmp_path: Path) -> None:
+    result = launch(
+        partial(functions.train_and_mark_the_end, directory=str(tmp_path)),
+        workers=2,
+        evaluate=partial(functions.evaluate_until_the_end, directory=str(tmp_path)),
+        evaluate_every=10**9,
+        run_dir=tmp_path / "run",
+    )
+    assert result.samples == functions.SAMPLES and result.evaluations == []
+    assert "the disk is full" in result.evaluation_problem
+    assert (tmp_path / "run" / "checkpoints" / "model.safetensors").exists()
