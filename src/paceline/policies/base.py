@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from paceline.core.messages import Decision, Event
 from paceline.core.progress import Member, Progress
-from paceline.core.spec import describe
+from paceline.core.spec import check, describe
 
 
 @dataclass(eq=False)
@@ -22,6 +22,10 @@ class Policy(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check the parameters. A policy with a `__post_init__` of its own calls this one first."""
+        check(self, self.name, "policy")
 
     @property
     def wants_statistics(self) -> bool:

@@ -47,6 +47,7 @@ class DBW(FreshGradients):
     memory: int = parameter(50, "observations after which the time model forgets", least=1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._k: int | None = None  # None: all
         self._iterations: OrderedDict[int, list[float]] = OrderedDict()  # version -> beginning, h, gradients so far
         self._time = TimeModel(self.memory)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, WorkerJoined, WorkerLeft
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
@@ -62,8 +63,11 @@ class DSSP(Policy):
     _for_next: dict[int, list[int]] = field(init=False, default_factory=dict)  # slowest -> who waits for its push
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.upper < self.lower:
-            raise ValueError(f"upper={self.upper} is below lower={self.lower}; upper is the larger bound")
+            raise ConfigurationError(
+                f"policy 'dssp': upper={self.upper} is below lower={self.lower}; upper is the larger bound"
+            )
 
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         match event:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NOTHING, Decision, Event, Gradient, GradientArrived, WorkerJoined, WorkerLeft
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
@@ -56,8 +57,11 @@ class ElasticBSP(Policy):
     _quota: dict[int, int] | None = field(init=False, default=None)  # pushes until the barrier; None: watching
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.objective != "spread" and self.search != "sweep":
-            raise ValueError(f"objective={self.objective} needs search=sweep; {self.search} knows only spread")
+            raise ConfigurationError(
+                f"policy 'elastic-bsp': objective={self.objective} needs search=sweep; {self.search} knows only spread"
+            )
         self._intervals = Intervals(self.interval, self.window, self.smoothing)
 
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
