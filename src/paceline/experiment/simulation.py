@@ -84,12 +84,15 @@ def simulate(
 
 
 def policy_for(policy: Policy | str, workers: int) -> Policy:
-    """The policy, where it can work with so many workers; ConfigurationError says why not."""
+    """A policy to run, where it can work with so many workers; ConfigurationError says why not.
+
+    A policy that was given is never run itself, so that it can be given to any number of runs.
+    """
     if isinstance(policy, str):
         chosen = build_policy(policy)
     else:
         check(policy, policy.name, "policy")
-        chosen = policy
+        chosen = policy.fresh()
     try:
         chosen.check_group(workers)
     except ValueError as problem:

@@ -49,6 +49,9 @@ class Buffered(Policy):
             case _:
                 return NOTHING
 
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        return self._update(progress, release=(*progress.waiting, *progress.newcomers))
+
     def _full(self, progress: Progress) -> bool:
         return len(progress.pending) >= (len(progress.members) if self.size is None else self.size)
 
