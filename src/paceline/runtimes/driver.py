@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 
 from typing_extensions import assert_never
 
-from paceline.core.coordinator import Coordinator
+from paceline.core.coordinator import Coordinator, Decides
 from paceline.core.messages import (
     ApplyUpdate,
     DeadlinePassed,
     DiscardGradient,
     Event,
     InterruptWorker,
+    PolicyChanged,
+    Reaction,
     SendParameters,
     UpdateApplied,
 )
@@ -34,7 +36,15 @@ class Driver:
 
     def deliver(self, event: Event, now: float) -> None:
         """One event in, its commands out, and so on with the statistics of an update that it led to."""
-        applied = self._step(event, now)
+        self._follow(self._step(event, now), now)
+
+    def change_policy(self, policy: Decides, now: float) -> None:
+        """Let another policy go on from here."""
+        event = PolicyChanged(str(policy))
+        self._follow(self._carry_out(event, self._coordinator.change_policy(policy, now), now), now)
+
+    def _follow(self, applied: UpdateApplied | None, now: float) -> None:
+        """Deliver the statistics of updates as long as there are any, then see when the policy wants to be woken."""
         while applied is not None:
             applied = self._step(applied, now)
         deadline = self._coordinator.deadline()
@@ -50,7 +60,9 @@ class Driver:
             self.deliver(DeadlinePassed(), now)
 
     def _step(self, event: Event, now: float) -> UpdateApplied | None:
-        reaction = self._coordinator.handle(event, now)
+        return self._carry_out(event, self._coordinator.handle(event, now), now)
+
+    def _carry_out(self, event: Event, reaction: Reaction, now: float) -> UpdateApplied | None:
         record = Record(now, event, reaction.commands, reaction.reason, reaction.estimates)
         for observe in self._observers:
             observe(record)
