@@ -18,6 +18,7 @@ from paceline.core.messages import (
     Event,
     Gradient,
     GradientArrived,
+    InterruptWorker,
     PolicyChanged,
     Reaction,
     SendParameters,
@@ -226,6 +227,15 @@ def test_a_late_push_after_an_interrupt_is_taken_with_its_old_version() -> None:
     group.push(0)  # interrupts worker 1, whose push was already on its way
     late = group.coordinator.handle(arrived(1, 1, version=0), 2.0)
     assert late.reason == "worker 1 was late: it computed on version 0 of 1"
+
+
+def test_an_interrupted_worker_computes_from_the_interrupt_on() -> None:
+    group = Group("backup:k=1,late=interrupt")
+    group.join(0)
+    group.join(1)
+    assert InterruptWorker(1) in group.push(0, after=3.0).commands
+    interrupted = group.coordinator.progress.members[1]
+    assert (interrupted.released_at, interrupted.version, interrupted.pushed_at) == (3.0, 1, 0.0)
 
 
 # -- a change of policy --
