@@ -541,7 +541,7 @@ def leading_and_waiting() -> Group:
 def test_a_policy_with_a_limit_lets_only_those_within_it_go_on(text: str) -> None:
     group = leading_and_waiting()
     assert group.change(text).commands == (ApplyUpdate((Gradient(0, 3), Gradient(2, 1))), SendParameters(2))
-    assert group.why(0) == "a worker waits that is more than 1 ahead of worker 1"
+    assert group.why(0) == "workers more than 1 ahead of worker 1 wait"
     run(group, 1)
     assert (0 in group.computing) is ("next" in text)
     run(group, 1, 2)

@@ -177,7 +177,7 @@ def test_a_replay_follows_the_changes_and_finds_what_differs(tmp_path: Path) -> 
     assert difference is not None
     line, was, is_now = difference
     assert (line, was.event) == (8, PolicyChanged("ssp:staleness=2"))
-    assert was.reason and is_now.reason == "a worker waits that is more than 2 ahead of worker 1"
+    assert was.reason and is_now.reason == "workers more than 2 ahead of worker 1 wait"
 
 
 def test_a_change_to_a_policy_that_is_unknown_here_is_reported_with_its_line(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_wait_that_outlasts_a_change_has_the_reason_of_the_policy_that_ended_i
     # Worker 0 pushes at 1, 2 and 3. It then waits under bsp until 5, and under ssp until worker 1 pushed at 6 and 7.
     summary = metrics.summary("changed", group.now)
     assert summary.supersteps == 1 and summary.updates == 5  # at 7 both go on
-    assert summary.longest_wait == LongestWait(0, 3.0, 4.0, "a worker waits that is more than 1 ahead of worker 1")
+    assert summary.longest_wait == LongestWait(0, 3.0, 4.0, "workers more than 1 ahead of worker 1 wait")
     assert timeline.spans(group.now)[0][-1] == Span(3.0, 7.0, True)
 
 

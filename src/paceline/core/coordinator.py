@@ -88,7 +88,7 @@ class Coordinator:
     def change_policy(self, policy: Decides, now: float) -> Reaction:
         """Let another policy, a fresh one, go on from here, and return what is to be done, in order.
 
-        After it no gradient is pending, and the new policy's reason stands beside everybody that still waits.
+        After it no gradient is pending, and every worker that still waits does so for the new policy's reason.
         """
         self.policy, self.deadline = policy, policy.deadline
         event = PolicyChanged(str(policy))

@@ -45,7 +45,7 @@ class ProgressState(msgspec.Struct, frozen=True):
 
 
 class Clocks:
-    """The members' standings in order: the least, the greatest, and who stands at the least for the longest time.
+    """The members' standings in order: the least, the greatest, and which worker reached the least first.
 
     A standing only ever rises by one, so the least and the greatest are found by walking, O(1) amortised.
     """

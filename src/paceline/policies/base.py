@@ -54,12 +54,12 @@ class Policy(ABC):
     # -- beginning anywhere else than at the start of a run --
 
     def fresh(self) -> Self:
-        """Another one with the same parameters, which has not run."""
+        """Another one with the same parameters, which has not run. A policy with its own `__init__` overrides it."""
         return dataclasses.replace(self)
 
     def take_over(self, progress: Progress, now: float) -> Decision:
         """Begin, fresh, in the middle of another policy's run: workers compute, wait or are newcomers, and gradients
-        are pending. All that is pending must have a fate after it, and whoever still waits needs the reason.
+        are pending. All that is pending must have a fate after it, and a worker that still waits needs the reason.
 
         Unless a policy says otherwise, all that is pending becomes one update, and nobody waits any longer.
         """
@@ -85,7 +85,7 @@ class Policy(ABC):
 
 
 class WaitingByStanding:
-    """The waiting members, least standing first: who is released next when the slowest moves."""
+    """The waiting members, least standing first: the order in which they may go on when the slowest moves."""
 
     __slots__ = ("_added", "_heap")
 
@@ -100,7 +100,7 @@ class WaitingByStanding:
         heapq.heappush(self._heap, (member.standing, self._added, member.worker))
 
     def within(self, lead: int, progress: Progress) -> tuple[int, ...]:
-        """Take out and return everybody whose lead is now at most this, in the order in which they began to wait."""
+        """Take out and return the workers whose lead is now at most this, in the order in which they began to wait."""
         heap, released = self._heap, []
         while heap and heap[0][0] - progress.least_standing <= lead:
             _, added, worker = heapq.heappop(heap)

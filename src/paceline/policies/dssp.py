@@ -97,7 +97,7 @@ class DSSP(Policy):
                 release.append(worker)
             else:
                 self._hold(worker, progress)
-                reason = f"a worker waits that is more than {self.lower} ahead of worker {progress.slowest}"
+                reason = f"workers more than {self.lower} ahead of worker {progress.slowest} wait"
         return Decision(apply=tuple(progress.pending), release=(*release, *progress.newcomers), reason=reason)
 
     def rebuild(self, progress: Progress) -> None:
@@ -139,7 +139,7 @@ class DSSP(Policy):
         return f"worker {worker} waits {until}: {progress.lead(worker)} ahead of worker {slowest}, upper {self.upper}"
 
     def _wake(self, moved: int, progress: Progress) -> tuple[int, ...]:
-        """Who may go on now that this worker pushed or left."""
+        """The workers that may go on now that this one pushed or left."""
         if self.wait == "gap":
             return self._for_gap.within(self.lower, progress)
         woken = []

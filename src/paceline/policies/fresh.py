@@ -61,7 +61,7 @@ class FreshGradients(Policy):
 
     def _update_if_enough(self, event: GradientArrived | WorkerLeft, progress: Progress) -> Decision:
         here = len(progress.pending)
-        wanted = min(self.wanted(progress), len(progress.members))  # who left blocks nobody
+        wanted = min(self.wanted(progress), len(progress.members))  # a worker that left blocks nobody
         if here >= wanted:
             return Decision(
                 apply=tuple(progress.pending),

@@ -50,7 +50,7 @@ class SSP(Policy):
         release = self._waiting.within(self.staleness, progress)
         reason = ""
         if len(release) < len(progress.waiting):
-            reason = f"a worker waits that is more than {self.staleness} ahead of worker {progress.slowest}"
+            reason = f"workers more than {self.staleness} ahead of worker {progress.slowest} wait"
         return Decision(apply=tuple(progress.pending), release=(*release, *progress.newcomers), reason=reason)
 
     def rebuild(self, progress: Progress) -> None:

@@ -107,7 +107,7 @@ class RunMetrics:
             self._supersteps += 1
 
     def _note_reason(self, reason: str) -> None:
-        """Another policy took over: it is for its reason that everybody that still waits does."""
+        """Another policy took over: a worker that still waits does so for its reason."""
         for worker in self._workers.values():
             worker.reason = reason
 
