@@ -6,6 +6,7 @@ from paceline import Simulation, simulate
 from paceline.core.messages import NOTHING, DeadlinePassed, Decision, Event, GradientArrived, WorkerJoined
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
+from paceline.core.state import kept
 from paceline.policies import Policy
 
 
@@ -17,8 +18,7 @@ class Periodic(Policy):
 
     period: float = parameter(2.0, "time between two updates", above=0)
 
-    def __post_init__(self) -> None:
-        self._next: float | None = None
+    _next: float | None = kept(None)  # the end of this period; kept: a checkpoint saves it
 
     def deadline(self) -> float | None:
         return self._next
@@ -36,6 +36,11 @@ class Periodic(Policy):
                 return Decision(apply=tuple(progress.pending), release=tuple(progress.waiting))
             case _:
                 return NOTHING
+
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        """Begin in the middle of another policy's run, with a period that starts here."""
+        self._next = now + self.period
+        return super().take_over(progress, now)
 
 
 if __name__ == "__main__":

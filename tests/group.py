@@ -6,7 +6,9 @@ compared with what a worker would really have seen.
 
 from __future__ import annotations
 
-from paceline.core.coordinator import Coordinator
+import msgspec
+
+from paceline.core.coordinator import Coordinator, State
 from paceline.core.messages import (
     ApplyUpdate,
     DeadlinePassed,
@@ -15,6 +17,7 @@ from paceline.core.messages import (
     Gradient,
     GradientArrived,
     InterruptWorker,
+    PolicyChanged,
     Reaction,
     SendParameters,
     Statistics,
@@ -68,9 +71,11 @@ def lead_limit(text: str) -> int | None:
 class Group:
     def __init__(self, text: str | Policy, *, statistics: Statistics | None = None) -> None:
         self.text = str(text)
+        self.first_text = self.text
         self.limit = lead_limit(self.text)
         self.coordinator = Coordinator(policy(text) if isinstance(text, str) else text)
         self.statistics = statistics
+        self.unchecked: dict[int, None] = {}  # computed when the policy changed, so that it may still lead too far
         self.now = 0.0
         self.version = 0
         self.computing: dict[int, int] = {}  # worker -> version it computes on
@@ -93,8 +98,10 @@ class Group:
         self.waiting[worker] = None
         self.clock[worker] = self.clock.get(worker, 0) + 1
         self.standing[worker] += 1
-        lead = self.standing[worker] - min(self.standing.values())
-        assert self.limit is None or lead <= self.limit, f"worker {worker} leads by {lead} under {self.text}"
+        if worker in self.unchecked:
+            del self.unchecked[worker]
+        else:
+            self._check_lead(worker, self.limit)
         gradient = Gradient(worker, self.clock[worker])
         self.open[gradient] = None
         return self._send(GradientArrived(gradient, version), after)
@@ -104,12 +111,19 @@ class Group:
         return self._send(GradientArrived(Gradient(worker, self.clock[worker]), self.version), 0.0)
 
     def leave(self, worker: int, after: float = 0.0) -> Reaction:
-        for books in (self.computing, self.waiting, self.newcomers, self.standing):
+        for books in (self.computing, self.waiting, self.newcomers, self.standing, self.unchecked):
             books.pop(worker, None)
         return self._send(WorkerLeft(worker, "gone"), after)
 
     def deadline(self, after: float = 0.0) -> Reaction:
         return self._send(DeadlinePassed(), after)
+
+    def change(self, text: str, after: float = 0.0) -> Reaction:
+        """From here on another policy decides."""
+        self.text = text
+        self.limit = None if text == "bsp" else lead_limit(text)  # rounds do not make up for the leads of before
+        self.unchecked = dict.fromkeys(self.computing)
+        return self._send(PolicyChanged(text), after)
 
     def why(self, worker: int) -> str:
         return self.coordinator.progress.why(worker)
@@ -118,21 +132,31 @@ class Group:
 
     def _send(self, event: Event, after: float) -> Reaction:
         self.now += after
-        reaction = self.coordinator.handle(event, self.now)
+        reaction = self._handle(event)
         self.history.append((self.now, event, reaction))
         were_waiting = list(self.waiting)
-        updated = self._obey(reaction)
-        if updated and self.statistics is not None:
-            self._send(UpdateApplied(self.version, self.statistics), 0.0)
+        updated = self._obey(event, reaction)
+        statistics = self._measure()
+        if updated and statistics is not None:
+            self._send(UpdateApplied(self.version, statistics), 0.0)
         self._check(event, reaction, were_waiting)
         return reaction
 
-    def _obey(self, reaction: Reaction) -> bool:
+    def _handle(self, event: Event) -> Reaction:
+        return handle(event, self.coordinator, self.now)
+
+    def _measure(self) -> Statistics | None:
+        """What the parameter store saw of the gradients of the last update."""
+        return self.statistics
+
+    def _obey(self, event: Event, reaction: Reaction) -> bool:
         updated = False
         for command in reaction.commands:
             match command:
                 case ApplyUpdate(gradients, weights):
                     assert gradients and len(weights) in (0, len(gradients))
+                    if self.text == "bsp" and not isinstance(event, PolicyChanged):
+                        assert len({gradient.worker for gradient in gradients}) == len(gradients)
                     for gradient in gradients:
                         del self.open[gradient]
                         self.fates[gradient] = "applied"
@@ -151,8 +175,13 @@ class Group:
                         self.standing[worker] = min(self.standing.values(), default=0)
                     else:
                         del self.waiting[worker]
+                        self._check_lead(worker, None if self.limit is None else self.limit - 1)
                     self.computing[worker] = self.version
         return updated
+
+    def _check_lead(self, worker: int, limit: int | None) -> None:
+        lead = self.standing[worker] - min(self.standing.values())
+        assert limit is None or lead <= limit, f"worker {worker} leads by {lead} under {self.text}"
 
     def _check(self, event: Event, reaction: Reaction, were_waiting: list[int]) -> None:
         progress = self.coordinator.progress
@@ -165,7 +194,9 @@ class Group:
             assert self.computing, f"nobody can move under {self.text}"
         for worker in (*self.waiting, *self.newcomers):
             assert self.why(worker), f"worker {worker} waits without a reason"
-        if self.coordinator.policy.name == "elastic-bsp":  # type: ignore[attr-defined]
+        if isinstance(event, PolicyChanged):
+            assert not self.open, "a gradient was lost in the change"
+        elif self.coordinator.policy.name == "elastic-bsp":  # type: ignore[attr-defined]
             pusher = event.gradient.worker if isinstance(event, GradientArrived) else None
             if any(worker in self.computing for worker in were_waiting if worker != pusher):  # a barrier
                 assert set(self.computing.values()) == {self.version} and not self.waiting
@@ -185,6 +216,38 @@ class Group:
 
     def replays(self) -> None:
         """A fresh policy gives the same commands for the same events."""
-        again = Coordinator(policy(self.text))
+        again = Coordinator(policy(self.first_text))
         for now, event, reaction in self.history:
-            assert again.handle(event, now) == reaction
+            assert handle(event, again, now) == reaction
+
+
+class StoppingGroup(Group):
+    """Beside its coordinator it has a second one, which is stopped after every event, saved as JSON, and made again
+    from that. Whatever happens, the two must do and remember the same. The loss that it measures moves up and down."""
+
+    def __init__(self, text: str | Policy, *, statistics: Statistics | None = None) -> None:
+        super().__init__(text, statistics=statistics)
+        self.stopped = msgspec.json.encode(self.coordinator.state())
+
+    def _handle(self, event: Event) -> Reaction:
+        policy_before = str(self.coordinator.policy)
+        reaction = super()._handle(event)
+        resumed = Coordinator(policy(policy_before))
+        resumed.resume(msgspec.json.decode(self.stopped, type=State))
+        assert handle(event, resumed, self.now) == reaction
+        assert resumed.deadline() == self.coordinator.deadline()
+        self.stopped = msgspec.json.encode(resumed.state())
+        assert self.stopped == msgspec.json.encode(self.coordinator.state())
+        return reaction
+
+    def _measure(self) -> Statistics | None:
+        if self.statistics is None:
+            return None
+        return msgspec.structs.replace(self.statistics, loss=1.0 / (1 + self.version) + 0.1 * (self.version % 3))
+
+
+def handle(event: Event, coordinator: Coordinator, now: float) -> Reaction:
+    """What any runtime does: an event goes to the coordinator, a change of policy with the policy that it names."""
+    if isinstance(event, PolicyChanged):
+        return coordinator.change_policy(policy(event.policy), now)
+    return coordinator.handle(event, now)

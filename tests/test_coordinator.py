@@ -18,6 +18,8 @@ from paceline.core.messages import (
     Event,
     Gradient,
     GradientArrived,
+    InterruptWorker,
+    PolicyChanged,
     Reaction,
     SendParameters,
     Statistics,
@@ -226,3 +228,86 @@ def test_a_late_push_after_an_interrupt_is_taken_with_its_old_version() -> None:
     group.push(0)  # interrupts worker 1, whose push was already on its way
     late = group.coordinator.handle(arrived(1, 1, version=0), 2.0)
     assert late.reason == "worker 1 was late: it computed on version 0 of 1"
+
+
+def test_an_interrupted_worker_computes_from_the_interrupt_on() -> None:
+    group = Group("backup:k=1,late=interrupt")
+    group.join(0)
+    group.join(1)
+    assert InterruptWorker(1) in group.push(0, after=3.0).commands
+    interrupted = group.coordinator.progress.members[1]
+    assert (interrupted.released_at, interrupted.version, interrupted.pushed_at) == (3.0, 1, 0.0)
+
+
+# -- a change of policy --
+
+
+class Heir(Faulty):
+    """Does what it is told to do when it takes over."""
+
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        return self.answer(progress)
+
+
+def after_one_push() -> Coordinator:
+    """Worker 0 waits with its gradient, worker 1 computes, worker 2 is not yet let in."""
+    coordinator = Coordinator(policy("bsp"))
+    for worker in (0, 1):
+        coordinator.handle(WorkerJoined(worker), 0.0)
+    coordinator.handle(arrived(0, 1), 1.0)
+    coordinator.handle(WorkerJoined(2), 1.0)
+    return coordinator
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (lambda _: Decision(release=(0, 2)), "takes over and leaves gradient 1 of worker 0 without a fate"),
+        (lambda _: Decision(apply=(FIRST,), release=(2,)), "makes worker 0 wait without a reason"),
+        (lambda _: Decision(apply=(FIRST,), release=(0,)), "makes worker 2 wait without a reason"),
+        (lambda _: Decision(apply=(FIRST,), release=(1,)), "releases worker 1, which is computing"),
+        (lambda _: Decision(discard=(FIRST,), release=(0, 2)), "discards gradient 1 of worker 0 without a reason"),
+    ],
+)
+def test_a_policy_that_takes_over_keeps_the_contract_or_is_reported(
+    answer: Callable[[Progress], Decision], problem: str
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        after_one_push().change_policy(Heir(answer), 2.0)
+    assert caught.value.problem == problem and caught.value.policy == "faulty"
+    assert "PolicyChanged(policy='faulty')" in caught.value.recent[-1]
+
+
+class PatientHeir(Heir):
+    def deadline(self) -> float | None:
+        return 5.0
+
+
+def test_a_policy_that_takes_over_must_let_somebody_move_or_have_a_deadline() -> None:
+    answer = Decision(apply=(FIRST,), reason="until 5")
+    for heir in (Heir, PatientHeir):
+        coordinator = Coordinator(PatientHeir(lambda _: Decision(reason="until 5")))
+        coordinator.handle(WorkerJoined(0), 0.0)
+        coordinator.handle(arrived(0, 1), 1.0)
+        if heir is Heir:
+            with pytest.raises(PolicyError, match="leaves everybody waiting"):
+                coordinator.change_policy(heir(lambda _: answer), 2.0)
+        else:
+            assert coordinator.change_policy(heir(lambda _: answer), 2.0) == Reaction(
+                (ApplyUpdate((FIRST,)),), "until 5"
+            )
+        assert coordinator.deadline() == (None if heir is Heir else 5.0)  # the new policy's
+
+
+def test_everybody_left_waiting_by_a_change_is_told_the_new_reason() -> None:
+    coordinator = after_one_push()
+    assert coordinator.progress.why(0) == "worker 0 waits: the round still needs worker 1"
+    reaction = coordinator.change_policy(Heir(lambda _: Decision(apply=(FIRST,), reason="not yet")), 2.0)
+    assert reaction == Reaction((ApplyUpdate((FIRST,)),), "not yet")
+    assert coordinator.progress.why(0) == coordinator.progress.why(2) == "not yet"
+    assert coordinator.progress.version == 1
+
+
+def test_a_change_of_policy_that_comes_as_an_event_is_a_mistake_of_the_runtime() -> None:
+    with pytest.raises(AssertionError, match="a change to asp is made with change_policy"):
+        after_one_push().handle(PolicyChanged("asp"), 2.0)

@@ -31,11 +31,12 @@ POLICIES = [
 def state_of(group: Group) -> bytes:
     """All that can decide the future. Times only where the policy reads them from the members."""
     progress = group.coordinator.progress
-    books = (group.computing, list(group.waiting), group.clock, group.standing, list(group.open))
+    books = (group.computing, list(group.waiting), group.clock, group.standing, list(group.open), group.unchecked)
+    absent = (list(group.newcomers), progress.departed)
     times = None
     if group.text.startswith("elastic-bsp"):
-        times = [(each.worker, each.released_at, each.pushed_at) for each in progress.members.values()]
-    return pickle.dumps((vars(group.coordinator.policy), books, group.version, times))
+        times = [(member.worker, member.released_at, member.pushed_at) for member in progress.members.values()]
+    return pickle.dumps((vars(group.coordinator.policy), books, absent, group.version, times))
 
 
 def explore(group: Group, may_leave: bool, seen: set[tuple[bool, bytes]]) -> None:
@@ -60,9 +61,9 @@ def explore(group: Group, may_leave: bool, seen: set[tuple[bool, bytes]]) -> Non
             explore(branch, may_leave and step is Group.push, seen)
 
 
-def finish(group: Group) -> None:
+def finish(group: Group, rounds: int = ROUNDS) -> None:
     """Nobody starves, everybody may go, and then every gradient has had exactly one fate."""
-    group.everybody_moves(ROUNDS)
+    group.everybody_moves(rounds)
     for worker in sorted(group.standing):
         group.leave(worker)
     assert not group.open

@@ -21,6 +21,7 @@ from paceline.core.messages import (
 from paceline.policies import POLICIES, policy
 from paceline.policies.dbw import DBW
 from paceline.policies.dssp import extra_iterations
+from paceline.policies.elastic_bsp import ElasticBSP
 
 
 def group_of(text: str, workers: int = 2, **options: object) -> Group:
@@ -452,7 +453,7 @@ def test_dbw_blind_goes_by_time_alone_and_keeps_its_books_small() -> None:
     feed(group, 300)
     assert isinstance(group.coordinator.policy, DBW)
     assert len(group.coordinator.policy._iterations) == 256
-    assert group.coordinator.policy._iterations[group.version][1] == 3
+    assert group.coordinator.policy._iterations[group.version].h == 3
 
 
 def test_dbw_a_gradient_of_a_forgotten_version_teaches_nothing() -> None:
@@ -508,3 +509,117 @@ def test_one_worker_alone_never_waits(name: str) -> None:
     for _ in range(12):
         group.push(0)
     assert 0 in group.computing
+
+
+# -- taking over in the middle of a run (all pairs: test_policy_change.py) --
+
+
+def test_by_default_all_that_is_pending_becomes_one_update_and_nobody_waits() -> None:
+    group = group_of("bsp", 3)
+    run(group, 1, 0)
+    group.join(3)
+    assert group.change("asp").commands == (
+        ApplyUpdate((Gradient(1, 1), Gradient(0, 1))),
+        SendParameters(1),
+        SendParameters(0),
+        SendParameters(3),
+    )
+    assert group.change("bsp").commands == ()
+
+
+def leading_and_waiting() -> Group:
+    """Worker 0 leads by 3 and worker 2 by 1; both wait, and worker 1 computes."""
+    group = group_of("asp", 3)
+    run(group, 0, 0)
+    group.change("bsp")
+    run(group, 0, 2)
+    assert [group.coordinator.progress.lead(worker) for worker in group.waiting] == [3, 1]
+    return group
+
+
+@pytest.mark.parametrize("text", ["ssp:staleness=1", "dssp:lower=1,upper=9", "dssp:lower=1,upper=9,wait=next"])
+def test_a_policy_with_a_limit_lets_only_those_within_it_go_on(text: str) -> None:
+    group = leading_and_waiting()
+    assert group.change(text).commands == (ApplyUpdate((Gradient(0, 3), Gradient(2, 1))), SendParameters(2))
+    assert group.why(0) == "workers more than 1 ahead of worker 1 wait"
+    run(group, 1)
+    assert (0 in group.computing) is ("next" in text)
+    run(group, 1, 2)
+    assert 0 in group.computing
+
+
+@pytest.mark.parametrize("text", ["ssp:staleness=3", "dssp:lower=3", "dssp:lower=3,wait=next"])
+def test_a_policy_with_a_limit_that_nobody_exceeds_lets_all_go_on(text: str) -> None:
+    group = leading_and_waiting()
+    group.join(4)
+    assert group.change(text).commands[1:] == (SendParameters(0), SendParameters(2), SendParameters(4))
+
+
+def test_elastic_bsp_begins_with_a_superstep_that_watches() -> None:
+    group = group_of("bsp", 2)
+    group.push(0, after=3.0)
+    group.change("elastic-bsp:lookahead=5", after=1.0)
+    elastic = group.coordinator.policy
+    assert isinstance(elastic, ElasticBSP)
+    assert elastic._began == 4.0
+    run(group, 0, 0, 1)
+    assert elastic._quota is None
+    run(group, 1)
+    assert elastic._quota is not None
+
+
+def test_elastic_bsp_measures_an_interrupted_worker_from_the_interrupt() -> None:
+    group = group_of("backup:k=1,late=interrupt", 2)
+    group.push(0, after=5.0)
+    group.change("elastic-bsp:lookahead=5")
+    group.push(1, after=2.0)
+    assert group.coordinator.policy._intervals.expected(1) == 2.0  # type: ignore[attr-defined]
+
+
+def test_backup_interrupt_restarts_only_those_whose_gradient_would_come_too_late() -> None:
+    group = group_of("asp", 3)
+    run(group, 0, 1)  # they compute on versions 1, 2 and 0
+    assert group.change("backup:k=2,late=interrupt").commands == (InterruptWorker(0), InterruptWorker(2))
+    pending = group_of("bsp", 3)
+    run(pending, 1)
+    assert pending.change("backup:k=2,late=interrupt").commands[1:] == (
+        SendParameters(1),
+        InterruptWorker(0),
+        InterruptWorker(2),
+    )
+    assert group.change("backup:k=2").commands == ()
+
+
+def test_buffered_weighs_what_it_takes_over() -> None:
+    group = group_of("buffered:size=3,exponent=0", 2)
+    run(group, 0, 0, 0)
+    run(group, 1, 0)  # of versions 0 and 1
+    assert group.change("buffered:size=3,exponent=1").commands == (
+        ApplyUpdate((Gradient(1, 1), Gradient(0, 4)), (0.5, 1.0)),
+    )
+
+
+def iteration_of(group: Group, version: int) -> tuple[float, int, int]:
+    assert isinstance(group.coordinator.policy, DBW)
+    iteration = group.coordinator.policy._iterations[version]
+    return iteration.began, iteration.h, iteration.gradients
+
+
+def test_dbw_begins_with_the_version_after_the_change_and_waits_for_all() -> None:
+    group = group_of("backup:k=2", 3)
+    run(group, 0)
+    group.change("dbw:blind=true", after=3.0)
+    assert iteration_of(group, 1) == (4.0, 1, 0)
+    run(group, 0)
+    assert iteration_of(group, 1) == (4.0, 1, 1)
+    assert group.why(0) == "worker 0 waits: the update has 1 of the 3 gradients that it needs"
+
+
+def test_dbw_keeps_the_beginning_of_a_version_that_goes_on() -> None:
+    group = group_of("asp", 2)
+    group.push(0, after=2.0)
+    group.change("dbw:blind=true", after=1.0)
+    assert iteration_of(group, 1) == (2.0, 0, 0)  # worker 0 was given this version at 2
+    empty = Group("asp")
+    empty.change("dbw:blind=true", after=1.0)
+    assert iteration_of(empty, 0) == (1.0, 0, 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from group import VARIANTS, Group
+from group import VARIANTS, Group, StoppingGroup
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -18,10 +18,12 @@ ROUNDS = 60  # more than any lead, quota or buffer that a run of this length can
 
 
 class AnyGroup(RuleBasedStateMachine):
+    kind = Group
+
     @initialize(text=st.sampled_from(VARIANTS), workers=st.integers(1, MOST_WORKERS), measured=st.booleans())
     def start(self, text: str, workers: int, measured: bool) -> None:
         statistics = Statistics(gradients=2, squared_norm=1.0, variance=0.5, loss=1.0) if measured else None
-        self.group = Group(text, statistics=statistics)
+        self.group = self.kind(text, statistics=statistics)
         self.next_worker = workers
         for worker in range(workers):
             self.group.join(worker)
@@ -71,7 +73,18 @@ class AnyGroup(RuleBasedStateMachine):
         group.replays()
 
 
-AnyGroup.TestCase.settings = settings(
+class AnyStoppingGroup(AnyGroup):
+    """The same with stops after every event and changes of policy in between."""
+
+    kind = StoppingGroup
+
+    @rule(text=st.sampled_from(VARIANTS))
+    def change_policy(self, text: str) -> None:
+        self.group.change(text, after=0.1)
+
+
+AnyGroup.TestCase.settings = AnyStoppingGroup.TestCase.settings = settings(
     max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 TestAnyGroup = pytest.mark.slow(AnyGroup.TestCase)
+TestAnyStoppingGroup = pytest.mark.slow(AnyStoppingGroup.TestCase)

@@ -14,8 +14,9 @@ reported with the recent decisions.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 from typing_extensions import assert_never
 
 from paceline.core.errors import PolicyError, ProtocolError
@@ -29,13 +30,14 @@ from paceline.core.messages import (
     Gradient,
     GradientArrived,
     InterruptWorker,
+    PolicyChanged,
     Reaction,
     SendParameters,
     UpdateApplied,
     WorkerJoined,
     WorkerLeft,
 )
-from paceline.core.progress import Progress
+from paceline.core.progress import Progress, ProgressState
 
 UNCHANGED = Reaction()
 RECENT = 20  # decisions kept for the report on a faulty policy
@@ -47,6 +49,19 @@ class Decides(Protocol):
     def decide(self, event: Event, progress: Progress, now: float) -> Decision: ...
 
     def deadline(self) -> float | None: ...
+
+    def take_over(self, progress: Progress, now: float) -> Decision: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def resume(self, state: dict[str, Any], progress: Progress) -> None: ...
+
+
+class State(msgspec.Struct, frozen=True):
+    """All that decides what a coordinator does next, beside its policy's parameters; JSON can hold it."""
+
+    progress: ProgressState
+    policy: dict[str, Any]
 
 
 class Coordinator:
@@ -64,23 +79,48 @@ class Coordinator:
             changed = self._note_membership(event)
         if not changed:
             return UNCHANGED
-        decision = self.policy.decide(event, self.progress, now)
-        self._recent.append((now, event, decision))
-        commands, settled = self._carry_out(decision, now)
-        if self.progress.waiting or self.progress.newcomers:
-            self._explain(event, decision)
-        return Reaction(commands, decision.reason, decision.estimates, settled)
+        return self._react(event, self.policy.decide(event, self.progress, now), now)
 
     def knows(self, gradient: Gradient) -> bool:
         """Whether this gradient of a member has arrived already."""
         member = self.progress.members.get(gradient.worker)
         return member is not None and gradient.clock <= member.clock
 
+    def change_policy(self, policy: Decides, now: float) -> Reaction:
+        """Let another policy, a fresh one, go on from here, and return what is to be done, in order.
+
+        After it no gradient is pending, and every worker that still waits does so for the new policy's reason.
+        """
+        self.policy, self.deadline = policy, policy.deadline
+        event = PolicyChanged(str(policy))
+        reaction = self._react(event, policy.take_over(self.progress, now), now)
+        if self.progress.pending:
+            raise self._breach(f"takes over and leaves {next(iter(self.progress.pending))} without a fate")
+        return reaction
+
+    def _react(self, event: Event, decision: Decision, now: float) -> Reaction:
+        self._recent.append((now, event, decision))
+        commands, settled = self._carry_out(decision, now)
+        if self.progress.waiting or self.progress.newcomers:
+            self._explain(event, decision)
+        return Reaction(commands, decision.reason, decision.estimates, settled)
+
+    def state(self) -> State:
+        """Where the run stands between two events."""
+        return State(self.progress.state(), self.policy.state())
+
+    def resume(self, state: State) -> None:
+        """Go on where another coordinator stopped. This one is fresh, and so is its policy, of the same parameters."""
+        self.progress.resume(state.progress)
+        self.policy.resume(state.policy, self.progress)
+
     # -- events: what a worker may do --
 
     # Both write the event into progress and return whether anything changed: if not, nobody needs to decide.
 
-    def _note_membership(self, event: WorkerJoined | WorkerLeft | UpdateApplied | DeadlinePassed) -> bool:
+    def _note_membership(
+        self, event: WorkerJoined | WorkerLeft | UpdateApplied | DeadlinePassed | PolicyChanged
+    ) -> bool:
         progress = self.progress
         match event:
             case WorkerJoined(worker):
@@ -99,6 +139,10 @@ class Coordinator:
                 progress.leave(worker, reason)
             case UpdateApplied() | DeadlinePassed():
                 pass
+            case PolicyChanged(policy):
+                raise AssertionError(
+                    f"a change to {policy} is made with change_policy, which is given the policy itself"
+                )
             case _:
                 assert_never(event)
         return True
@@ -188,7 +232,7 @@ class Coordinator:
         return tuple(settled)
 
     def _explain(self, event: Event, decision: Decision) -> None:
-        """Keep the reason beside the worker that this event left waiting, and see that somebody can move."""
+        """Keep the reason beside every worker that this event left waiting, and see that somebody can move."""
         progress = self.progress
         if isinstance(event, GradientArrived):
             member = progress.waiting.get(event.gradient.worker)
@@ -196,6 +240,11 @@ class Coordinator:
                 member.reason = decision.reason or self._unexplained(member.worker)
         elif isinstance(event, WorkerJoined) and event.worker in progress.newcomers:
             progress.newcomers[event.worker] = decision.reason or self._unexplained(event.worker)
+        elif isinstance(event, PolicyChanged):
+            for member in progress.waiting.values():
+                member.reason = decision.reason or self._unexplained(member.worker)
+            for worker in progress.newcomers:
+                progress.newcomers[worker] = decision.reason or self._unexplained(worker)
         if progress.computing == 0 and self.deadline() is None:
             raise self._breach("leaves everybody waiting, and nothing that could happen would wake it")
 

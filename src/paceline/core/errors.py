@@ -1,4 +1,4 @@
-"""The errors of paceline: who broke which rule, and what to do about it."""
+"""The errors of paceline: which rule was broken by whom, and what to do about it."""
 
 
 class PacelineError(Exception):
@@ -20,7 +20,7 @@ class ProtocolError(PacelineError):
 
 
 class PolicyError(PacelineError):
-    """A policy broke the contract: gave a gradient two fates, released who did not wait, left everybody waiting."""
+    """A policy broke the contract: two fates for one gradient, the release of a computing worker, everybody waiting."""
 
     def __init__(self, policy: str, problem: str, recent: tuple[str, ...]) -> None:
         history = "".join(f"\n  {line}" for line in recent)

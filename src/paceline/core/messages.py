@@ -80,7 +80,13 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag=True, gc=False):
     pass
 
 
-Event: TypeAlias = WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed
+class PolicyChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """From here on another policy decides: the one that this string names."""
+
+    policy: str
+
+
+Event: TypeAlias = WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged
 
 
 class ApplyUpdate(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):

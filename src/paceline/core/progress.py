@@ -10,28 +10,42 @@ Invariants, after every event:
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import copy
+from dataclasses import dataclass
+
+import msgspec
 
 from paceline.core.messages import Gradient, GradientArrived
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """One worker's record."""
 
-    __slots__ = ("clock", "pushed_at", "reason", "released_at", "standing", "version", "waiting", "worker")
+    worker: int
+    standing: int  # its clock as the group counts it: a joiner starts where the slowest stands
+    version: int  # of the parameters it was given last
+    released_at: float
+    pushed_at: float  # before the first push: when it entered
+    clock: int = 0  # how many gradients it pushed
+    waiting: bool = False
+    reason: str = ""  # why it waits
 
-    def __init__(self, worker: int, standing: int, version: int, now: float) -> None:
-        self.worker = worker
-        self.clock = 0  # how many gradients it pushed
-        self.standing = standing  # its clock as the group counts it: a joiner starts where the slowest stands
-        self.version = version  # of the parameters it was given last
-        self.waiting = False
-        self.released_at = now
-        self.pushed_at = now  # before the first push: when it entered
-        self.reason = ""  # why it waits
+
+class ProgressState(msgspec.Struct, frozen=True):
+    """Progress between two events, as a value that JSON can hold. Every list is in an order that decides something."""
+
+    version: int
+    members: list[Member]
+    by_standing: list[int]  # the members, least standing first, then in the order in which they reached it
+    waiting: list[int]
+    newcomers: dict[int, str]
+    departed: dict[int, str]
+    pending: list[GradientArrived]
 
 
 class Clocks:
-    """The members' standings in order: the least, the greatest, and who stands at the least for the longest time.
+    """The members' standings in order: the least, the greatest, and which worker reached the least first.
 
     A standing only ever rises by one, so the least and the greatest are found by walking, O(1) amortised.
     """
@@ -82,8 +96,19 @@ class Clocks:
             self.greatest -= 1
 
     def last(self) -> int:
-        """Among those at the least standing, the one who reached it first."""
+        """Among the workers at the least standing, the one that reached it first."""
         return next(iter(self._standing[self.least]))
+
+    def in_order(self) -> list[int]:
+        """All workers, least standing first, then in the order in which they reached it."""
+        return [worker for standing in sorted(self._standing) for worker in self._standing[standing]]
+
+    def resume(self, members: list[Member]) -> None:
+        """Put the members, in that order, into clocks that are still empty."""
+        for member in members:
+            self._standing.setdefault(member.standing, OrderedDict())[member.worker] = None
+        if members:
+            self.least, self.greatest = members[0].standing, members[-1].standing
 
 
 class Progress:
@@ -130,7 +155,28 @@ class Progress:
             return self.waiting[worker].reason
         return self.newcomers.get(worker, "")
 
+    def state(self) -> ProgressState:
+        return ProgressState(
+            version=self.version,
+            members=[copy(member) for member in self.members.values()],
+            by_standing=self._clocks.in_order(),
+            waiting=list(self.waiting),
+            newcomers=dict(self.newcomers),
+            departed=dict(self.departed),
+            pending=list(self.pending.values()),
+        )
+
     # -- writing: the coordinator only --
+
+    def resume(self, state: ProgressState) -> None:
+        """Become what another progress was; only a fresh one may."""
+        self.version = state.version
+        self.members.update((member.worker, copy(member)) for member in state.members)
+        self._clocks.resume([self.members[worker] for worker in state.by_standing])
+        self.waiting.update((worker, self.members[worker]) for worker in state.waiting)
+        self.newcomers.update(state.newcomers)
+        self.departed.update(state.departed)
+        self.pending.update((event.gradient, event) for event in state.pending)
 
     def announce(self, worker: int) -> None:
         self.newcomers[worker] = ""
@@ -138,7 +184,7 @@ class Progress:
     def admit(self, worker: int, now: float) -> None:
         """A newcomer becomes a member."""
         del self.newcomers[worker]
-        self.members[worker] = Member(worker, self._clocks.enter(worker), self.version, now)
+        self.members[worker] = Member(worker, self._clocks.enter(worker), self.version, now, now)
 
     def arrive(self, event: GradientArrived, member: Member, now: float) -> None:
         self._clocks.advance(member.worker, member.standing)

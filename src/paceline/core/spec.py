@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -88,18 +89,35 @@ class Parameter:
         if self.type is bool:
             return {"true": True, "false": False}[text.lower()]
         value = self.type(text)
-        self.check(value)
+        if not self._in_range(value):
+            raise ValueError
         return value
 
-    def check(self, value: float) -> None:
-        out_of_range = (
-            not math.isfinite(value)
-            or (self.least is not None and value < self.least)
-            or (self.above is not None and value <= self.above)
-            or (self.most is not None and value > self.most)
+    def allows(self, value: object) -> bool:
+        """Whether the field may hold this value. An int will do where a float is wanted, but a bool is no number."""
+        if value is None:
+            return self.optional
+        if self.choices:
+            return isinstance(value, str) and value in self.choices
+        if self.type is bool or isinstance(value, bool):
+            return self.type is bool and isinstance(value, bool)
+        return isinstance(value, (int, self.type)) and self._in_range(value)
+
+    def _in_range(self, value: Any) -> bool:
+        try:
+            finite = math.isfinite(value)
+        except OverflowError:  # an int beyond every float
+            return False
+        return (
+            finite
+            and (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
         )
-        if out_of_range:
-            raise ValueError
+
+    def impossible(self, given: str) -> str:
+        """The sentence for a value that this parameter cannot have."""
+        return f"{given} is not possible; {self.name} is {self.kind}, default {self.default_text} ({self.meaning})"
 
 
 def show(value: Any) -> str:
@@ -108,10 +126,14 @@ def show(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value)
 
 
-def parameters(built: type[Buildable]) -> list[Parameter]:
+@functools.cache
+def parameters(built: type[Buildable]) -> tuple[Parameter, ...]:
     """The settable fields of a class, in the order of their declaration."""
     hints = typing.get_type_hints(built)
     found = []
@@ -129,7 +151,7 @@ def parameters(built: type[Buildable]) -> list[Parameter]:
                 **field.metadata,
             )
         )
-    return found
+    return tuple(found)
 
 
 def build(text: str, known: Mapping[str, type[T]], what: str) -> T:
@@ -138,7 +160,7 @@ def build(text: str, known: Mapping[str, type[T]], what: str) -> T:
     built = known.get(name)
     if built is None:
         raise ConfigurationError(f"unknown {what} {name!r}{_nearest(name, known)}; there are: {', '.join(known)}")
-    settable = {each.name: each for each in parameters(built)}
+    settable = {expected.name: expected for expected in parameters(built)}
     values: dict[str, Any] = {}
     for pair in filter(None, rest.split(",")):
         key, equals, value = pair.partition("=")
@@ -151,25 +173,27 @@ def build(text: str, known: Mapping[str, type[T]], what: str) -> T:
             raise ConfigurationError(f"{what} {name!r}: parameter {key!r} is given twice")
         try:
             values[key] = settable[key].parse(value)
-        except (ValueError, KeyError, OverflowError):
+        except (ValueError, KeyError):
             given = f"{key}={value}" if equals else f"{key} without a value"
-            expected = settable[key]
-            raise ConfigurationError(
-                f"{what} {name!r}: {given} is not possible; {key} is {expected.kind}, default {expected.default_text}"
-                f" ({expected.meaning})"
-            ) from None
-    try:
-        return built(**values)
-    except ValueError as problem:
-        raise ConfigurationError(f"{what} {name!r}: {problem}") from None
+            raise ConfigurationError(f"{what} {name!r}: {settable[key].impossible(given)}") from None
+    return built(**values)
+
+
+def check(thing: Buildable, name: str, what: str) -> None:
+    """See that a thing built from Python has parameters that a string could have given it; else ConfigurationError."""
+    for expected in parameters(type(thing)):
+        value = getattr(thing, expected.name)
+        if not expected.allows(value):
+            text = show(value) if value is None or isinstance(value, int | float | expected.type) else repr(value)
+            raise ConfigurationError(f"{what} {name!r}: {expected.impossible(f'{expected.name}={text}')}")
 
 
 def describe(thing: Buildable, name: str) -> str:
     """The string that builds this thing again: the name and every parameter that differs from its default."""
     changed = [
-        f"{each.name}={show(getattr(thing, each.name))}"
-        for each in parameters(type(thing))
-        if getattr(thing, each.name) != each.default
+        f"{settable.name}={show(getattr(thing, settable.name))}"
+        for settable in parameters(type(thing))
+        if getattr(thing, settable.name) != settable.default
     ]
     return f"{name}:{','.join(changed)}" if changed else name
 

@@ -11,7 +11,7 @@ import msgspec
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
-from paceline.core.spec import build
+from paceline.core.spec import build, check
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.metrics import RunMetrics, Summary
@@ -89,8 +89,15 @@ def simulate(
 
 
 def policy_for(policy: Policy | str, workers: int) -> Policy:
-    """The policy, where it can work with so many workers; ConfigurationError says why not."""
-    chosen = build_policy(policy) if isinstance(policy, str) else policy
+    """A policy to run, where it can work with so many workers; ConfigurationError says why not.
+
+    A policy that was given is never run itself, so that it can be given to any number of runs.
+    """
+    if isinstance(policy, str):
+        chosen = build_policy(policy)
+    else:
+        check(policy, policy.name, "policy")
+        chosen = policy.fresh()
     try:
         chosen.check_group(workers)
     except ValueError as problem:

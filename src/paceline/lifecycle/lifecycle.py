@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline.core.coordinator import UNCHANGED, Coordinator
+from paceline.core.coordinator import UNCHANGED, Coordinator, Decides
 from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import (
     FINISHED,
@@ -19,6 +19,8 @@ from paceline.core.messages import (
     Event,
     Gradient,
     GradientArrived,
+    PolicyChanged,
+    Reaction,
     Record,
     Unit,
     UpdateApplied,
@@ -134,8 +136,16 @@ class Lifecycle:
         workers = dict.fromkeys(self.round.workers)
         return [seat.index for seat in self.seats.values() if seat.worker in workers]
 
+    def change_policy(self, policy: Decides, now: float) -> list[Output]:
+        """Let another policy, a fresh one, go on from here."""
+        outputs = self._outputs = self._orders.outputs = []
+        self._note(PolicyChanged(str(policy)), self.coordinator.change_policy(policy, now), now)
+        return outputs
+
     def _decide(self, event: Event, now: float) -> None:
-        reaction = self.coordinator.handle(event, now)
+        self._note(event, self.coordinator.handle(event, now), now)
+
+    def _note(self, event: Event, reaction: Reaction, now: float) -> None:
         self._outputs.append(Record(now, event, reaction.commands, reaction.reason, reaction.estimates))
         self._orders.follow(reaction)
 

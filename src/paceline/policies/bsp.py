@@ -2,7 +2,7 @@
 
 Paper: L. G. Valiant, A bridging model for parallel computation, CACM 33(8), 1990.
 Decisions: a joiner enters the running round as long as nobody has pushed in it, otherwise the next one. A gradient
-whose worker left afterwards still counts; a round waits only for those who are there.
+whose worker left afterwards still counts; a round waits only for the members that are left.
 """
 
 from __future__ import annotations

@@ -49,14 +49,17 @@ class Buffered(Policy):
             case _:
                 return NOTHING
 
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        return self._update(progress, release=(*progress.waiting, *progress.newcomers))
+
     def _full(self, progress: Progress) -> bool:
         return len(progress.pending) >= (len(progress.members) if self.size is None else self.size)
 
     def _update(self, progress: Progress, release: tuple[int, ...]) -> Decision:
-        arrived = progress.pending.values()
-        weights = [(1.0 + progress.version - each.version) ** -self.exponent for each in arrived]
+        pushes = progress.pending.values()
+        weights = [(1.0 + progress.version - push.version) ** -self.exponent for push in pushes]
         if self.divide == "weights":
-            samples = sum(each.samples for each in arrived)
-            weighted = sum(weight * each.samples for weight, each in zip(weights, arrived, strict=True))
+            samples = sum(push.samples for push in pushes)
+            weighted = sum(weight * push.samples for weight, push in zip(weights, pushes, strict=True))
             weights = [weight * samples / weighted for weight in weights]
         return Decision(apply=tuple(progress.pending), weights=tuple(weights), release=release)

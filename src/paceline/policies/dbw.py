@@ -16,7 +16,6 @@ Without statistics (a run that only keeps time) a DBW that is not blind can esti
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import msgspec
@@ -33,12 +32,21 @@ from paceline.core.messages import (
 )
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
+from paceline.core.state import kept
 from paceline.policies.fresh import FreshGradients
 from paceline.policies.gain_model import GainModel
 from paceline.policies.time_model import TimeModel
 
 RATES = {"auto": None, "proportional": "linear", "fixed": "none"}
 ITERATIONS = 256  # versions whose late gradients still teach the time model
+
+
+class Iteration(msgspec.Struct):
+    """The time in which one version was the newest."""
+
+    began: float
+    h: int  # gradients of the update before it; 0: there was none
+    gradients: int = 0  # that came of this version so far
 
 
 @dataclass(eq=False)
@@ -54,9 +62,13 @@ class DBW(FreshGradients):
     blind: bool = parameter(False, "maximise k / T(h, k), whatever the gain")
     memory: int = parameter(50, "observations after which the time model forgets", least=1)
 
+    _k: int | None = kept(None)  # None: all
+    _iterations: dict[int, Iteration] = kept(factory=dict)  # by version
+    _time: TimeModel = kept()
+    _gain: GainModel = kept()
+
     def __post_init__(self) -> None:
-        self._k: int | None = None  # None: all
-        self._iterations: OrderedDict[int, list[float]] = OrderedDict()  # version -> beginning, h, gradients so far
+        super().__post_init__()
         self._time = TimeModel(self.memory)
         self._gain = GainModel(self.learning_rate, RATES[self.rate], self.window)
 
@@ -70,7 +82,7 @@ class DBW(FreshGradients):
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         match event:
             case WorkerJoined() if not self._iterations:
-                self._iterations[0] = [now, 0, 0]
+                self._iterations[0] = Iteration(now, 0)
             case GradientArrived():
                 self._clock_in(event, progress, now)
             case UpdateApplied(_, Statistics() as statistics):
@@ -80,21 +92,29 @@ class DBW(FreshGradients):
                 pass
         decision = super().decide(event, progress, now)
         if decision.apply:
-            self._iterations[progress.version + 1] = [now, len(decision.apply), 0]
-            if len(self._iterations) > ITERATIONS:
-                self._iterations.popitem(last=False)
+            self._iterations[progress.version + 1] = Iteration(now, len(decision.apply))
+            self._iterations.pop(progress.version + 1 - ITERATIONS, None)
             if self.blind:  # whether statistics come or not
                 estimates = self._choose(len(decision.apply), len(progress.members))
                 return msgspec.structs.replace(decision, estimates=estimates)
+        return decision
+
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        """Begin the iteration of the version after the transition, and wait for all, as at the start of a run."""
+        decision = super().take_over(progress, now)
+        if decision.apply:
+            self._iterations[progress.version + 1] = Iteration(now, len(decision.release))
+        else:  # this version goes on: it began when the first worker was given it
+            given = [member.released_at for member in progress.members.values() if member.version == progress.version]
+            self._iterations[progress.version] = Iteration(min(given, default=now), 0)
         return decision
 
     def _clock_in(self, event: GradientArrived, progress: Progress, now: float) -> None:
         """Teach the time model when this gradient came, late or not."""
         iteration = self._iterations.get(event.version)
         if iteration is not None:
-            began, h, before = iteration
-            iteration[2] = before + 1
-            self._time.observe(int(h) or len(progress.members), int(before) + 1, now - began)
+            iteration.gradients += 1
+            self._time.observe(iteration.h or len(progress.members), iteration.gradients, now - iteration.began)
 
     def _choose(self, h: int, workers: int) -> Estimates | None:
         """Choose the next k after an update of h gradients, and say by what; None: nothing is known, wait for all."""

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, WorkerJoined, WorkerLeft
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
+from paceline.core.state import kept
 from paceline.policies.base import Policy, WaitingByStanding
 
 
@@ -56,14 +58,17 @@ class DSSP(Policy):
     wait: str = parameter("gap", "until the lead is at most lower, or the slowest's next push", choices=("gap", "next"))
     literal_grant: bool = parameter(False, "run one extra iteration more than the controller says, as printed")
 
-    _extra: dict[int, int] = field(init=False, default_factory=dict)  # worker -> extra iterations left
-    _pushes: dict[int, tuple[float | None, float]] = field(init=False, default_factory=dict)  # the two latest
+    _extra: dict[int, int] = kept(factory=dict)  # worker -> extra iterations left
+    _pushes: dict[int, tuple[float | None, float]] = kept(factory=dict)  # worker -> the two latest
+    _for_next: dict[int, list[int]] = kept(factory=dict)  # slowest -> workers that wait for its push
     _for_gap: WaitingByStanding = field(init=False, default_factory=WaitingByStanding)
-    _for_next: dict[int, list[int]] = field(init=False, default_factory=dict)  # slowest -> who waits for its push
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.upper < self.lower:
-            raise ValueError(f"upper={self.upper} is below lower={self.lower}; upper is the larger bound")
+            raise ConfigurationError(
+                f"policy 'dssp': upper={self.upper} is below lower={self.lower}; upper is the larger bound"
+            )
 
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         match event:
@@ -83,6 +88,20 @@ class DSSP(Policy):
                 return Decision(release=self._wake(worker, progress))
             case _:
                 return NOTHING
+
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        """No interval is known yet, so nobody is granted more than `lower`."""
+        reason, release = "", []
+        for worker in progress.waiting:
+            if progress.lead(worker) <= self.lower:
+                release.append(worker)
+            else:
+                self._hold(worker, progress)
+                reason = f"workers more than {self.lower} ahead of worker {progress.slowest} wait"
+        return Decision(apply=tuple(progress.pending), release=(*release, *progress.newcomers), reason=reason)
+
+    def rebuild(self, progress: Progress) -> None:
+        self._for_gap = WaitingByStanding(progress.waiting.values())
 
     def _goes_on(self, worker: int, progress: Progress) -> bool:
         lead = progress.lead(worker)
@@ -120,7 +139,7 @@ class DSSP(Policy):
         return f"worker {worker} waits {until}: {progress.lead(worker)} ahead of worker {slowest}, upper {self.upper}"
 
     def _wake(self, moved: int, progress: Progress) -> tuple[int, ...]:
-        """Who may go on now that this worker pushed or left."""
+        """The workers that may go on now that this one pushed or left."""
         if self.wait == "gap":
             return self._for_gap.within(self.lower, progress)
         woken = []

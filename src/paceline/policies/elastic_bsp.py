@@ -21,11 +21,13 @@ Deviations and readings, each a parameter where both make sense:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NOTHING, Decision, Event, Gradient, GradientArrived, WorkerJoined, WorkerLeft
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
+from paceline.core.state import kept
 from paceline.policies.base import Policy
 from paceline.policies.intervals import ESTIMATORS, Intervals
 from paceline.zipline import ALGORITHMS, OBJECTIVES, predict, search
@@ -50,14 +52,18 @@ class ElasticBSP(Policy):
     window: int = parameter(5, "intervals behind the mean and the median", least=1)
     smoothing: float = parameter(0.3, "weight of the newest interval, for smoothed", above=0, most=1)
 
-    _began: float = field(init=False, default=0.0)  # when this superstep did
-    _pushes: dict[int, int] = field(init=False, default_factory=dict)  # in this superstep
-    _watched: int = field(init=False, default=0)  # how many workers pushed often enough for a plan
-    _quota: dict[int, int] | None = field(init=False, default=None)  # pushes until the barrier; None: watching
+    _began: float = kept(0.0)  # when this superstep did
+    _pushes: dict[int, int] = kept(factory=dict)  # in this superstep
+    _watched: int = kept(0)  # how many workers pushed often enough for a plan
+    _quota: dict[int, int] | None = kept(None)  # pushes until the barrier; None: watching
+    _intervals: Intervals = kept()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.objective != "spread" and self.search != "sweep":
-            raise ValueError(f"objective={self.objective} needs search=sweep; {self.search} knows only spread")
+            raise ConfigurationError(
+                f"policy 'elastic-bsp': objective={self.objective} needs search=sweep; {self.search} knows only spread"
+            )
         self._intervals = Intervals(self.interval, self.window, self.smoothing)
 
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
@@ -79,6 +85,10 @@ class ElasticBSP(Policy):
                 return NOTHING if progress.computing else self._barrier(progress, now, ())
             case _:
                 return NOTHING
+
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        self._began = now  # of a superstep that watches, as at the start of a run
+        return super().take_over(progress, now)
 
     def _push(self, event: GradientArrived, progress: Progress, now: float) -> Decision:
         worker = event.gradient.worker

@@ -12,6 +12,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
+import msgspec
+
 from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, WorkerJoined, WorkerLeft
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
@@ -45,15 +47,26 @@ class FreshGradients(Policy):
             case _:
                 return NOTHING
 
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        decision = super().take_over(progress, now)
+        newest = progress.version + bool(progress.pending)
+        return msgspec.structs.replace(decision, interrupt=self._interrupted(progress, newest))
+
+    def _interrupted(self, progress: Progress, newest: int) -> tuple[int, ...]:
+        """The workers that drop their work because it would come too late for the update after this version."""
+        if self.late != "interrupt":
+            return ()
+        working = (member for member in progress.members.values() if not member.waiting)
+        return tuple(member.worker for member in working if member.version < newest)
+
     def _update_if_enough(self, event: GradientArrived | WorkerLeft, progress: Progress) -> Decision:
         here = len(progress.pending)
-        wanted = min(self.wanted(progress), len(progress.members))  # who left blocks nobody
+        wanted = min(self.wanted(progress), len(progress.members))  # a worker that left blocks nobody
         if here >= wanted:
-            working = (member.worker for member in progress.members.values() if not member.waiting)
             return Decision(
                 apply=tuple(progress.pending),
                 release=tuple(progress.waiting),
-                interrupt=tuple(working) if self.late == "interrupt" else (),
+                interrupt=self._interrupted(progress, progress.version + 1),
             )
         if isinstance(event, WorkerLeft):
             return NOTHING

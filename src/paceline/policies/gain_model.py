@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ class GainModel:
         self.norm: deque[float] = deque(maxlen=window)
         self.smoothness: deque[float] = deque(maxlen=window)
         self.loss_rose = False  # by more than 1 % with the last update
-        self._last: tuple[float, float, float, float] | None = None  # loss, eta, N, V / k of the last update
+        self._last: Sequence[float] | None = None  # loss, eta, N, V / k of the last update
 
     def eta(self, k: npt.ArrayLike, workers: int) -> npt.NDArray[np.float64]:
         """The learning rate of an update of k gradients."""
@@ -61,6 +62,25 @@ class GainModel:
             if below > 0:
                 self.smoothness.append(2 * (seen.loss - loss + eta * last_norm) / below)
         self._last = (seen.loss, float(self.eta(seen.gradients, workers)), norm, noise)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "variance": list(self.variance),
+            "norm": list(self.norm),
+            "smoothness": list(self.smoothness),
+            "loss_rose": self.loss_rose,
+            "last": self._last,
+            "learning_rate": self._learning_rate,
+            "scaling": self._scaling,
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        self.variance.extend(state["variance"])
+        self.norm.extend(state["norm"])
+        self.smoothness.extend(state["smoothness"])
+        self.loss_rose = state["loss_rose"]
+        self._last = state["last"]
+        self._learning_rate, self._scaling = state["learning_rate"], state["scaling"]
 
     @property
     def estimates(self) -> tuple[float | None, float | None, float | None]:

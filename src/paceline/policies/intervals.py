@@ -14,13 +14,13 @@ class Intervals:
 
     def __init__(self, estimator: str, window: int, smoothing: float) -> None:
         self._estimator = estimator
-        self._window = 1 if estimator == "last" else window
+        self._kept = 1 if estimator in ("last", "smoothed") else window  # intervals of each worker
         self._smoothing = smoothing
         self._seen: dict[int, deque[float]] = {}
 
     def observe(self, worker: int, interval: float) -> None:
         if worker not in self._seen:
-            self._seen[worker] = deque([interval], maxlen=1 if self._estimator == "smoothed" else self._window)
+            self._seen[worker] = deque([interval], maxlen=self._kept)
         elif self._estimator == "smoothed":
             self._seen[worker][0] += self._smoothing * (interval - self._seen[worker][0])
         else:
@@ -28,6 +28,12 @@ class Intervals:
 
     def forget(self, worker: int) -> None:
         self._seen.pop(worker, None)
+
+    def state(self) -> dict[str, list[float]]:
+        return {str(worker): list(seen) for worker, seen in self._seen.items()}
+
+    def resume(self, state: dict[str, list[float]]) -> None:
+        self._seen = {int(worker): deque(seen, maxlen=self._kept) for worker, seen in state.items()}
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._seen

@@ -44,3 +44,14 @@ class SSP(Policy):
                 return Decision(release=self._waiting.within(self.staleness, progress))
             case _:
                 return NOTHING
+
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        self.rebuild(progress)
+        release = self._waiting.within(self.staleness, progress)
+        reason = ""
+        if len(release) < len(progress.waiting):
+            reason = f"workers more than {self.staleness} ahead of worker {progress.slowest} wait"
+        return Decision(apply=tuple(progress.pending), release=(*release, *progress.newcomers), reason=reason)
+
+    def rebuild(self, progress: Progress) -> None:
+        self._waiting = WaitingByStanding(progress.waiting.values())

@@ -38,9 +38,15 @@ class TimeModel:
             return None
         self._row(h, workers)
         order = sorted(self._rows)
-        weight = np.stack([_padded(self._rows[each][0], workers) for each in order])
-        mean = np.stack([_padded(self._rows[each][1], workers) for each in order])
+        weight = np.stack([_padded(self._rows[row][0], workers) for row in order])
+        mean = np.stack([_padded(self._rows[row][1], workers) for row in order])
         return isotonic_row(_filled(mean, weight, order), np.maximum(weight, PRIOR), order.index(h))
+
+    def state(self) -> list[tuple[int, list[float], list[float]]]:
+        return [(h, weight.tolist(), mean.tolist()) for h, (weight, mean) in self._rows.items()]
+
+    def resume(self, state: list[tuple[int, list[float], list[float]]]) -> None:
+        self._rows = OrderedDict((h, (np.array(weight), np.array(mean))) for h, weight, mean in state)
 
     def _row(self, h: int, columns: int) -> tuple[Table, Table]:
         row = self._rows.get(h)

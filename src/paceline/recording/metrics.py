@@ -12,6 +12,7 @@ from paceline.core.messages import (
     Gradient,
     GradientArrived,
     InterruptWorker,
+    PolicyChanged,
     SendParameters,
     WorkerJoined,
     WorkerLeft,
@@ -102,8 +103,15 @@ class RunMetrics(Observer):
         elif isinstance(event, WorkerLeft):
             self._note_leaving(event.worker, record.now)
         released = self._note_commands(record.commands, record.now)
-        if released == self._members > 0 and not isinstance(event, WorkerJoined):
+        if isinstance(event, PolicyChanged):
+            self._note_reason(record.reason)
+        elif released == self._members > 0 and not isinstance(event, WorkerJoined):
             self._supersteps += 1
+
+    def _note_reason(self, reason: str) -> None:
+        """Another policy took over: a worker that still waits does so for its reason."""
+        for worker in self._workers.values():
+            worker.reason = reason
 
     def _note_commands(self, commands: tuple[Command, ...], now: float) -> int:
         """How many workers they let go on."""

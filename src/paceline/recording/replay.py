@@ -6,24 +6,35 @@ from collections.abc import Iterator
 
 import msgspec
 
-from paceline.core.coordinator import Coordinator, Decides
+from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, PacelineError, TraceError
+from paceline.core.messages import PolicyChanged, Reaction
+from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.trace import Record, Trace
 
 
-def replay(trace: Trace, policy: Decides | None = None) -> Iterator[Record]:
-    """Feed the recorded events to a fresh policy (the trace's own unless another is given) and yield what it does."""
+def replay(trace: Trace, policy: Policy | None = None) -> Iterator[Record]:
+    """Feed the recorded events to a fresh policy (the trace's own unless another is given) and yield what it does.
+
+    Where the run changed its policy the replay does, too.
+    """
     try:
-        coordinator = Coordinator(policy or build_policy(trace.header.policy))
+        coordinator = Coordinator(policy.fresh() if policy else build_policy(trace.header.policy))
     except ConfigurationError as problem:
         raise TraceError(f"{trace.path}, line 1: {problem}") from None
     for number, record in enumerate(trace, start=2):
         try:
-            reaction = coordinator.handle(record.event, record.now)
+            reaction = _repeat(record, coordinator)
         except PacelineError as problem:
             raise TraceError(f"{trace.path}, line {number}: {problem}") from problem
         yield Record(record.now, record.event, reaction.commands, reaction.reason, reaction.estimates)
+
+
+def _repeat(record: Record, coordinator: Coordinator) -> Reaction:
+    if isinstance(record.event, PolicyChanged):
+        return coordinator.change_policy(build_policy(record.event.policy), record.now)
+    return coordinator.handle(record.event, record.now)
 
 
 def first_difference(trace: Trace) -> tuple[int, Record, Record] | None:

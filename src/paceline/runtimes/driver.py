@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from paceline.core.coordinator import Decides
 from paceline.core.messages import DeadlinePassed, Record, UpdateApplied
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
@@ -36,7 +37,7 @@ class Driver:
 
     def __init__(self, lifecycle: Lifecycle, port: Port, observers: Sequence[Observer] = ()) -> None:
         self._lifecycle = lifecycle
-        self._deadline = lifecycle.coordinator.deadline
+        self._coordinator = lifecycle.coordinator
         self._port = port
         self._observe_methods = observe_methods(observers)
         self._woken_at: float | None = None  # the wake-up call that was asked for last
@@ -64,18 +65,26 @@ class Driver:
             self._complete(event, now)
         else:
             self._send(self._lifecycle.handle(event, now))
+        self._follow_up(now)
+
+    def _follow_up(self, now: float) -> None:
         while self._statistics:
             self._send(self._lifecycle.handle(self._statistics.popleft(), now))
-        deadline = self._deadline()
+        deadline = self._coordinator.deadline()
         if deadline is not None and deadline != self._woken_at:
             self._woken_at = deadline
             self._port.wake_at(deadline)
         if self.validate:
             check_views(self._lifecycle, self._port.view() if self._under_way is None else None)
 
+    def change_policy(self, policy: Decides, now: float) -> None:
+        """Let another policy, a fresh one, go on from here."""
+        self._send(self._lifecycle.change_policy(policy, now))
+        self._follow_up(now)
+
     def wake(self, now: float) -> None:
         """The port's clock reached a time given to wake_at. The policy may have changed its mind meanwhile."""
-        deadline = self._deadline()
+        deadline = self._coordinator.deadline()
         if deadline is not None and deadline <= now:
             self._woken_at = None
             self.deliver(DeadlinePassed(), now)

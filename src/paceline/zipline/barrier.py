@@ -36,7 +36,7 @@ def predict(
     """The ends of each worker's next iterations, last_push + i * interval: a row of `lookahead` points per worker.
 
     i begins at `first`: with 1 at the next iteration's end, with 0 at the last push itself. Whole numbers stay whole.
-    With one lookahead for all the result is a matrix; with a lookahead for each it is a list of rows.
+    With one lookahead for all the result is a matrix; with a lookahead per worker it is a list of rows.
     """
     pushes, intervals = np.asarray(last_push), np.asarray(interval)
     if pushes.ndim != 1 or pushes.shape != intervals.shape:
@@ -45,18 +45,18 @@ def predict(
         raise ValueError("last_push and interval must be numbers")
     if pushes.dtype.kind in "iu" and intervals.dtype.kind in "iu":
         steps = first + int(np.max(lookahead))
-        for row, (push, each) in enumerate(zip(pushes.tolist(), intervals.tolist(), strict=True)):
-            if not -(2**63) <= push + steps * each < 2**63:
+        for row, (push, length) in enumerate(zip(pushes.tolist(), intervals.tolist(), strict=True)):
+            if not -(2**63) <= push + steps * length < 2**63:
                 raise ValueError(f"row {row}: its predictions do not fit into 64 bits")
         pushes, intervals = pushes.astype(np.int64), intervals.astype(np.int64)
-    for row, each in enumerate(intervals.tolist()):
-        if not 0 <= each < float("inf"):
-            raise ValueError(f"row {row}: interval is {each}; it must be a number from 0")
+    for row, length in enumerate(intervals.tolist()):
+        if not 0 <= length < float("inf"):
+            raise ValueError(f"row {row}: interval is {length}; it must be a number from 0")
     if isinstance(lookahead, (int, np.integer)):
         return _predict(pushes[:, None], intervals[:, None], int(lookahead), first)
     if len(lookahead) != len(pushes):
         raise ValueError(f"there are {len(pushes)} workers, but {len(lookahead)} lookaheads")
-    return [_predict(*each, first) for each in zip(pushes, intervals, lookahead, strict=True)]
+    return [_predict(*worker, first) for worker in zip(pushes, intervals, lookahead, strict=True)]
 
 
 def _predict(last_push: Any, interval: Any, lookahead: int, first: int) -> Any:

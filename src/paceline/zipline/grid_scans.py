@@ -33,7 +33,7 @@ def _scan(rows: Rows, points: list[list[float]], designated: list[int], operatio
         for index, time in enumerate(points[worker], start=1):
             nearest = [_nearest(row, time) for row in points]
             nearest[worker] = index
-            chosen = [row[each - 1] for row, each in zip(points, nearest, strict=True)]
+            chosen = [row[place - 1] for row, place in zip(points, nearest, strict=True)]
             operations.count += sum(len(row).bit_length() for row in points)
             spread = max(chosen) - min(chosen)
             if spread < best:

@@ -26,7 +26,7 @@ def score(chosen: Sequence[float], objective: str, start: float) -> float:
     latest = max(chosen)
     if objective == "spread":
         return latest - min(chosen)
-    total = math.fsum(latest - each for each in chosen)  # does not depend on the order
+    total = math.fsum(latest - end for end in chosen)  # does not depend on the order
     if objective == "total":
         return total
     if latest > start:

@@ -56,12 +56,12 @@ def _from_sequences(points: Points) -> Rows:
     if len(points) == 0:
         raise ValueError("there are no workers: at least one row of points is needed")
     arrays = [_one_row(row, number) for number, row in enumerate(points)]
-    if any(each.dtype.kind == "f" for each in arrays):
-        for number, each in enumerate(arrays):
-            if each.dtype.kind == "i" and max(abs(each[0].item()), abs(each[-1].item())) > LARGEST_EXACT:
+    if any(array.dtype.kind == "f" for array in arrays):
+        for number, array in enumerate(arrays):
+            if array.dtype.kind == "i" and max(abs(array[0].item()), abs(array[-1].item())) > LARGEST_EXACT:
                 raise ValueError(f"row {number}: whole numbers beyond 2**53 cannot be mixed with fractions")
-        arrays = [each.astype(np.float64) for each in arrays]
-    lengths = np.array([len(each) for each in arrays])
+        arrays = [array.astype(np.float64) for array in arrays]
+    lengths = np.array([len(array) for array in arrays])
     return Rows(np.concatenate(arrays), np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
 
 
@@ -83,9 +83,9 @@ def _as_64_bits(array: Array, number: int) -> Array:
         return array.astype(np.int64, copy=False)
     if array.dtype.kind == "f":
         return array.astype(np.float64, copy=False)
-    if array.dtype.kind == "O" and all(type(each) is int and abs(each) < 2**63 for each in array.tolist()):
+    if array.dtype.kind == "O" and all(type(point) is int and abs(point) < 2**63 for point in array.tolist()):
         return array.astype(np.int64)
-    if array.dtype.kind in "uO" and all(isinstance(each, (int, np.integer)) for each in array.tolist()):
+    if array.dtype.kind in "uO" and all(isinstance(point, (int, np.integer)) for point in array.tolist()):
         raise ValueError(f"row {number}: whole numbers must fit into 64 bits")
     raise ValueError(f"row {number} is not a list of numbers")
 
@@ -110,8 +110,8 @@ def _check_order(rows: Rows) -> None:
 
 def _blame(rows: Rows) -> None:
     for number, row in enumerate(rows.lists()):
-        for index, (before, each) in enumerate(zip([row[0], *row], row, strict=False), start=1):
-            if not float("-inf") < each < float("inf"):
-                raise ValueError(f"row {number}: point {index} is {each}; points must be finite")
-            if each < before:
-                raise ValueError(f"row {number}: point {index} ({each}) is earlier than the one before ({before})")
+        for index, (before, point) in enumerate(zip([row[0], *row], row, strict=False), start=1):
+            if not float("-inf") < point < float("inf"):
+                raise ValueError(f"row {number}: point {index} is {point}; points must be finite")
+            if point < before:
+                raise ValueError(f"row {number}: point {index} ({point}) is earlier than the one before ({before})")

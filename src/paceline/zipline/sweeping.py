@@ -106,12 +106,12 @@ def _refine(
     left = len(points) + 1
     while FEW < len(points) < left and 2 * len(base) <= MOST_BUCKETS:
         left = len(points)
-        each = MOST_BUCKETS // len(base)  # fine buckets to a kept one
+        parts = MOST_BUCKETS // len(base)  # fine buckets to a kept one
         lows, highs = bounds
-        fine = groups * each + _bucket(times[points], lows[groups], highs[groups], each)
-        table = _Table(len(base) * each, times.dtype)
+        fine = groups * parts + _bucket(times[points], lows[groups], highs[groups], parts)
+        table = _Table(len(base) * parts, times.dtype)
         table.note(fine, times[points], following)
-        kept, base = table.promising(len(base) * each, base, each)
+        kept, base = table.promising(len(base) * parts, base, parts)
         bounds = table.bounds(kept)
         number = np.full(len(table.reach), -1)
         number[kept] = np.arange(len(kept))
@@ -139,17 +139,17 @@ class _Table:
     def bounds(self, kept: Array) -> tuple[Array, Array]:
         return self.earliest[kept], self.latest[kept]
 
-    def promising(self, buckets: int, base: Array, each: int) -> tuple[Array, Array]:
+    def promising(self, buckets: int, base: Array, parts: int) -> tuple[Array, Array]:
         """The buckets in which the best window may begin, and where a window that begins with their first point ends.
 
-        `base` says that for the first of every `each` buckets. The window that begins with a bucket's first point is
+        `base` says that for the first of every `parts` buckets. The window that begins with a bucket's first point is
         known exactly. No other in it is better than its end less the latest point; to win it must be strictly better
         than what an earlier bucket has, and as good as the best of all.
         """
         ends = np.empty_like(self.reach[:buckets])
         ends[0] = self._before
         ends[1:] = self.reach[: buckets - 1]
-        np.maximum(ends[::each], base, out=ends[::each])
+        np.maximum(ends[::parts], base, out=ends[::parts])
         np.maximum.accumulate(ends, out=ends)
         used = np.flatnonzero(self.latest[: ends.searchsorted(self._never)] > self._before)
         known = ends[used] - self.earliest[used]
