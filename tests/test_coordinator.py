@@ -43,9 +43,9 @@ def test_one_round_of_bsp_in_commands() -> None:
     assert waits == Reaction((), "worker 1 waits: the round still needs worker 0")
     assert coordinator.progress.why(1) == waits.reason
     assert coordinator.handle(arrived(0, 1), 2.0) == Reaction(
-        (ApplyUpdate((Gradient(1, 1), Gradient(0, 1))), SendParameters(1), SendParameters(0)),
-        settled=(arrived(1, 1), arrived(0, 1)),
+        (ApplyUpdate((Gradient(1, 1), Gradient(0, 1))), SendParameters(1), SendParameters(0))
     )
+    assert coordinator.settled == [arrived(1, 1), arrived(0, 1)]
     assert coordinator.progress.why(1) == ""
 
 

@@ -68,6 +68,7 @@ class Coordinator:
     def __init__(self, policy: Decides) -> None:
         self.policy = policy
         self.progress = Progress()
+        self.settled: list[GradientArrived] = []  # what got its fate with the last decision that gave any
         self.deadline = policy.deadline  # when the policy wants to be woken by a DeadlinePassed, if at all
         self._recent: deque[tuple[float, Event, Decision]] = deque(maxlen=RECENT)
 
@@ -100,10 +101,10 @@ class Coordinator:
 
     def _react(self, event: Event, decision: Decision, now: float) -> Reaction:
         self._recent.append((now, event, decision))
-        commands, settled = self._carry_out(decision, now)
+        commands = self._carry_out(decision, now)
         if self.progress.waiting or self.progress.newcomers:
             self._explain(event, decision)
-        return Reaction(commands, decision.reason, decision.estimates, settled)
+        return Reaction(commands, decision.reason, decision.estimates)
 
     def state(self) -> State:
         """Where the run stands between two events."""
@@ -184,11 +185,10 @@ class Coordinator:
 
     # -- decisions: what a policy may do --
 
-    def _carry_out(self, decision: Decision, now: float) -> tuple[tuple[Command, ...], tuple[GradientArrived, ...]]:
+    def _carry_out(self, decision: Decision, now: float) -> tuple[Command, ...]:
         commands: list[Command] = []
-        settled: tuple[GradientArrived, ...] = ()
         if decision.apply or decision.discard:
-            settled = self._settle(decision, commands)
+            self._settle(decision, commands)
         progress = self.progress
         for worker in decision.release:
             member = progress.waiting.get(worker)
@@ -205,12 +205,12 @@ class Coordinator:
                 raise self._breach(f"interrupts worker {worker}, which is {self._state(worker)}")
             progress.restart(member, now)
             commands.append(InterruptWorker(worker))
-        return tuple(commands), settled
+        return tuple(commands)
 
-    def _settle(self, decision: Decision, commands: list[Command]) -> tuple[GradientArrived, ...]:
-        """Give gradients their fate, and return what was known of each."""
+    def _settle(self, decision: Decision, commands: list[Command]) -> None:
+        """Give gradients their fate."""
         pending = self.progress.pending
-        settled: list[GradientArrived] = []
+        settled = self.settled = []
         for gradient in decision.apply:
             arrived = pending.pop(gradient, None)
             if arrived is None:
@@ -229,7 +229,6 @@ class Coordinator:
             if not decision.reason:
                 raise self._breach(f"discards {gradient} without a reason")
             commands.append(DiscardGradient(gradient, decision.reason))
-        return tuple(settled)
 
     def _explain(self, event: Event, decision: Decision) -> None:
         """Keep the reason beside every worker that this event left waiting, and see that somebody can move."""

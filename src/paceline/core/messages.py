@@ -151,7 +151,6 @@ class Reaction(msgspec.Struct, frozen=True, gc=False):
     commands: tuple[Command, ...] = ()
     reason: str = ""
     estimates: Estimates | None = None
-    settled: tuple[GradientArrived, ...] = ()  # the gradients that got their fate: first the applied ones
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

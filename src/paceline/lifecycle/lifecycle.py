@@ -88,7 +88,7 @@ class Lifecycle:
         self._replaced = 0  # in a row
         self._ended = 0
         self._outputs: list[Output] = []
-        self._orders = Orders(coordinator.progress, self.members, self.samples, self.round, trains=trains)
+        self._orders = Orders(coordinator, self.members, self.samples, self.round, trains=trains)
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             GradientPushed: self._push,
             WorkRequested: self._request,
@@ -147,7 +147,7 @@ class Lifecycle:
 
     def _note(self, event: Event, reaction: Reaction, now: float) -> None:
         self._outputs.append(Record(now, event, reaction.commands, reaction.reason, reaction.estimates))
-        self._orders.follow(reaction)
+        self._orders.follow(reaction.commands)
 
     # -- what members do --
 
@@ -175,7 +175,7 @@ class Lifecycle:
         if self.trains:
             self.samples.hand_in(seat.worker, len(units))
             self.round.push(seat.worker, event.samples)
-        self._orders.follow(reaction)
+        self._orders.follow(reaction.commands)
         if seat.state is State.LEAVING:
             self._dismiss(seat, now)
 

@@ -6,16 +6,15 @@ whose process goes on before its fate is decided is set aside first.
 
 from __future__ import annotations
 
+from paceline.core.coordinator import Coordinator
 from paceline.core.messages import (
     ApplyUpdate,
+    Command,
     DiscardGradient,
     Gradient,
-    GradientArrived,
     InterruptWorker,
-    Reaction,
     SendParameters,
 )
-from paceline.core.progress import Progress
 from paceline.lifecycle.messages import Discard, Interrupt, MakeUpdate, Output, Part, Release, SetAside
 from paceline.lifecycle.rounds import Round
 from paceline.lifecycle.samples import Samples
@@ -24,43 +23,46 @@ from paceline.lifecycle.seats import Seat, State
 
 class Orders:
     def __init__(
-        self, progress: Progress, members: dict[int, Seat], samples: Samples, size: Round, *, trains: bool
+        self, coordinator: Coordinator, members: dict[int, Seat], samples: Samples, size: Round, *, trains: bool
     ) -> None:
         self.outputs: list[Output] = []  # of the present event
-        self._progress = progress
+        self._coordinator = coordinator
+        self._progress = coordinator.progress
         self._members = members
         self._samples = samples
         self._round = size
         self._trains = trains
 
-    def follow(self, reaction: Reaction) -> None:
-        """Turn the commands of one reaction into those for processes, in their order."""
-        for command in reaction.commands:
+    def follow(self, commands: tuple[Command, ...]) -> None:
+        """Turn the coordinator's commands into those for processes, in their order."""
+        for command in commands:
             kind = type(command)
             if kind is SendParameters:
                 self._release(self._members[command.worker])  # type: ignore[union-attr]
             elif kind is ApplyUpdate:
-                self.outputs.append(self._update(command, reaction.settled))  # type: ignore[arg-type]
+                self._update(command)  # type: ignore[arg-type]
             elif kind is DiscardGradient:
-                self._discard(reaction.settled, command.gradient)  # type: ignore[union-attr]
+                self._discard(command.gradient)  # type: ignore[union-attr]
             else:
                 assert kind is InterruptWorker
                 self._interrupt(self._members[command.worker])  # type: ignore[union-attr]
 
-    def _update(self, command: ApplyUpdate, settled: tuple[GradientArrived, ...]) -> MakeUpdate:
+    def _update(self, command: ApplyUpdate) -> None:
         version = self._progress.version
         if not self._trains:
-            return MakeUpdate(version)
+            self.outputs.append(MakeUpdate(version))
+            return
         parts = []
-        for number, arrived in enumerate(settled[: len(command.gradients)]):
+        for number, arrived in enumerate(self._coordinator.settled[: len(command.gradients)]):
             weight = command.weights[number] if command.weights else 1.0
             parts.append(Part(arrived, self._place_of(arrived.gradient), weight, version - 1 - arrived.version))
             self._samples.applied(arrived)
-        return MakeUpdate(version, tuple(parts), self._round.samples)
+        self.outputs.append(MakeUpdate(version, tuple(parts), self._round.samples))
 
-    def _discard(self, settled: tuple[GradientArrived, ...], gradient: Gradient) -> None:
+    def _discard(self, gradient: Gradient) -> None:
         self.outputs.append(Discard(gradient, self._place_of(gradient)))
         if self._trains:
+            settled = self._coordinator.settled
             self._samples.discarded(next(arrived for arrived in settled if arrived.gradient == gradient))
 
     def _place_of(self, gradient: Gradient) -> int:

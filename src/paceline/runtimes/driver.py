@@ -62,9 +62,14 @@ class Driver:
     def deliver(self, event: GroupEvent, now: float) -> None:
         """One event in, its commands out, and so on with the statistics of updates that it led to."""
         if type(event) is UpdateApplied:
-            self._complete(event, now)
+            self._complete(event)
         else:
             self._send(self._lifecycle.handle(event, now))
+        self._follow_up(now)
+
+    def change_policy(self, policy: Decides, now: float) -> None:
+        """Let another policy, a fresh one, go on from here."""
+        self._send(self._lifecycle.change_policy(policy, now))
         self._follow_up(now)
 
     def _follow_up(self, now: float) -> None:
@@ -76,11 +81,6 @@ class Driver:
             self._port.wake_at(deadline)
         if self.validate:
             check_views(self._lifecycle, self._port.view() if self._under_way is None else None)
-
-    def change_policy(self, policy: Decides, now: float) -> None:
-        """Let another policy, a fresh one, go on from here."""
-        self._send(self._lifecycle.change_policy(policy, now))
-        self._follow_up(now)
 
     def wake(self, now: float) -> None:
         """The port's clock reached a time given to wake_at. The policy may have changed its mind meanwhile."""
@@ -107,7 +107,7 @@ class Driver:
             else:
                 self._carry_out[kind](output)
 
-    def _complete(self, event: UpdateApplied, now: float) -> None:
+    def _complete(self, event: UpdateApplied) -> None:
         """An update that was under way is done: send what was held back, up to the next one."""
         assert self._under_way is not None and self._under_way.version == event.version, f"nobody awaits {event}"
         self._under_way = None
