@@ -18,7 +18,7 @@ from paceline.core.messages import (
     GradientArrived,
     InterruptWorker,
     PolicyChanged,
-    Reaction,
+    Record,
     SendParameters,
     Statistics,
     UpdateApplied,
@@ -85,15 +85,15 @@ class Group:
         self.standing: dict[int, int] = {}  # of the members
         self.open: dict[Gradient, None] = {}  # arrived, no fate yet
         self.fates: dict[Gradient, str] = {}
-        self.history: list[tuple[float, Event, Reaction]] = []
+        self.history: list[tuple[float, Event, Record]] = []
 
     # -- what workers do --
 
-    def join(self, worker: int, after: float = 0.0) -> Reaction:
+    def join(self, worker: int, after: float = 0.0) -> Record:
         self.newcomers[worker] = None
         return self._send(WorkerJoined(worker), after)
 
-    def push(self, worker: int, after: float = 1.0) -> Reaction:
+    def push(self, worker: int, after: float = 1.0) -> Record:
         version = self.computing.pop(worker)
         self.waiting[worker] = None
         self.clock[worker] = self.clock.get(worker, 0) + 1
@@ -106,19 +106,19 @@ class Group:
         self.open[gradient] = None
         return self._send(GradientArrived(gradient, version), after)
 
-    def push_again(self, worker: int) -> Reaction:
+    def push_again(self, worker: int) -> Record:
         """Deliver the worker's last gradient a second time."""
         return self._send(GradientArrived(Gradient(worker, self.clock[worker]), self.version), 0.0)
 
-    def leave(self, worker: int, after: float = 0.0) -> Reaction:
+    def leave(self, worker: int, after: float = 0.0) -> Record:
         for books in (self.computing, self.waiting, self.newcomers, self.standing, self.unchecked):
             books.pop(worker, None)
         return self._send(WorkerLeft(worker, "gone"), after)
 
-    def deadline(self, after: float = 0.0) -> Reaction:
+    def deadline(self, after: float = 0.0) -> Record:
         return self._send(DeadlinePassed(), after)
 
-    def change(self, text: str, after: float = 0.0) -> Reaction:
+    def change(self, text: str, after: float = 0.0) -> Record:
         """From here on another policy decides."""
         self.text = text
         self.limit = None if text == "bsp" else lead_limit(text)  # rounds do not make up for the leads of before
@@ -130,7 +130,7 @@ class Group:
 
     # -- what must hold --
 
-    def _send(self, event: Event, after: float) -> Reaction:
+    def _send(self, event: Event, after: float) -> Record:
         self.now += after
         reaction = self._handle(event)
         self.history.append((self.now, event, reaction))
@@ -142,14 +142,14 @@ class Group:
         self._check(event, reaction, were_waiting)
         return reaction
 
-    def _handle(self, event: Event) -> Reaction:
+    def _handle(self, event: Event) -> Record:
         return handle(event, self.coordinator, self.now)
 
     def _measure(self) -> Statistics | None:
         """What the parameter store saw of the gradients of the last update."""
         return self.statistics
 
-    def _obey(self, event: Event, reaction: Reaction) -> bool:
+    def _obey(self, event: Event, reaction: Record) -> bool:
         updated = False
         for command in reaction.commands:
             match command:
@@ -183,7 +183,7 @@ class Group:
         lead = self.standing[worker] - min(self.standing.values())
         assert limit is None or lead <= limit, f"worker {worker} leads by {lead} under {self.text}"
 
-    def _check(self, event: Event, reaction: Reaction, were_waiting: list[int]) -> None:
+    def _check(self, event: Event, reaction: Record, were_waiting: list[int]) -> None:
         progress = self.coordinator.progress
         assert progress.version == self.version
         assert list(progress.waiting) == list(self.waiting)
@@ -229,7 +229,7 @@ class StoppingGroup(Group):
         super().__init__(text, statistics=statistics)
         self.stopped = msgspec.json.encode(self.coordinator.state())
 
-    def _handle(self, event: Event) -> Reaction:
+    def _handle(self, event: Event) -> Record:
         policy_before = str(self.coordinator.policy)
         reaction = super()._handle(event)
         resumed = Coordinator(policy(policy_before))
@@ -246,7 +246,7 @@ class StoppingGroup(Group):
         return msgspec.structs.replace(self.statistics, loss=1.0 / (1 + self.version) + 0.1 * (self.version % 3))
 
 
-def handle(event: Event, coordinator: Coordinator, now: float) -> Reaction:
+def handle(event: Event, coordinator: Coordinator, now: float) -> Record:
     """What any runtime does: an event goes to the coordinator, a change of policy with the policy that it names."""
     if isinstance(event, PolicyChanged):
         return coordinator.change_policy(policy(event.policy), now)

@@ -20,7 +20,7 @@ from paceline.core.messages import (
     GradientArrived,
     InterruptWorker,
     PolicyChanged,
-    Reaction,
+    Record,
     SendParameters,
     Statistics,
     UpdateApplied,
@@ -37,13 +37,13 @@ def arrived(worker: int, clock: int, version: int = 0, samples: int = 1) -> Grad
 
 def test_one_round_of_bsp_in_commands() -> None:
     coordinator = Coordinator(policy("bsp"))
-    assert coordinator.handle(WorkerJoined(0), 0.0) == Reaction((SendParameters(0),))
-    assert coordinator.handle(WorkerJoined(1), 0.0) == Reaction((SendParameters(1),))
+    assert coordinator.handle(WorkerJoined(0), 0.0) == Record(0.0, WorkerJoined(0), (SendParameters(0),))
+    assert coordinator.handle(WorkerJoined(1), 0.0) == Record(0.0, WorkerJoined(1), (SendParameters(1),))
     waits = coordinator.handle(arrived(1, 1), 1.0)
-    assert waits == Reaction((), "worker 1 waits: the round still needs worker 0")
+    assert waits == Record(1.0, arrived(1, 1), (), "worker 1 waits: the round still needs worker 0")
     assert coordinator.progress.why(1) == waits.reason
-    assert coordinator.handle(arrived(0, 1), 2.0) == Reaction(
-        (ApplyUpdate((Gradient(1, 1), Gradient(0, 1))), SendParameters(1), SendParameters(0))
+    assert coordinator.handle(arrived(0, 1), 2.0) == Record(
+        2.0, arrived(0, 1), (ApplyUpdate((Gradient(1, 1), Gradient(0, 1))), SendParameters(1), SendParameters(0))
     )
     assert coordinator.settled == [arrived(1, 1), arrived(0, 1)]
     assert coordinator.progress.why(1) == ""
@@ -53,13 +53,13 @@ def test_a_gradient_delivered_twice_changes_nothing() -> None:
     group = Group("asp")
     group.join(0)
     group.push(0)
-    assert group.push_again(0) == Reaction()
+    assert group.push_again(0).commands == ()
     assert group.version == 1
     waiting = Group("bsp")
     waiting.join(0)
     waiting.join(1)
     waiting.push(0)
-    assert waiting.push_again(0) == Reaction()
+    assert waiting.push_again(0).commands == ()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_leaving_twice_and_leaving_before_being_let_in_are_fine() -> None:
     group.join(2)
     assert group.why(2) == "worker 2 enters with the next round"
     group.leave(2)
-    assert group.coordinator.handle(WorkerLeft(2, "again"), 5.0) == Reaction()
+    assert group.coordinator.handle(WorkerLeft(2, "again"), 5.0).commands == ()
     group.push(1)
     assert list(group.computing) == [0, 1]
 
@@ -208,7 +208,7 @@ def test_everybody_may_wait_for_a_deadline() -> None:
 
     coordinator = Coordinator(Patient(lambda _: Decision(reason="until 5")))
     coordinator.handle(WorkerJoined(0), 0.0)
-    assert coordinator.handle(arrived(0, 1), 1.0) == Reaction((), "until 5")
+    assert coordinator.handle(arrived(0, 1), 1.0) == Record(1.0, arrived(0, 1), (), "until 5")
     assert coordinator.deadline() == 5.0
 
 
@@ -217,8 +217,8 @@ def test_every_policy_ignores_what_does_not_concern_it(name: str) -> None:
     coordinator = Coordinator(policy(name))
     coordinator.handle(WorkerJoined(0), 0.0)
     assert coordinator.deadline() is None
-    assert coordinator.handle(DeadlinePassed(), 1.0) == Reaction()
-    assert coordinator.handle(UpdateApplied(1, Statistics(1, 1.0)), 1.0) == Reaction()
+    assert coordinator.handle(DeadlinePassed(), 1.0).commands == ()
+    assert coordinator.handle(UpdateApplied(1, Statistics(1, 1.0)), 1.0).commands == ()
 
 
 def test_a_late_push_after_an_interrupt_is_taken_with_its_old_version() -> None:
@@ -293,9 +293,8 @@ def test_a_policy_that_takes_over_must_let_somebody_move_or_have_a_deadline() ->
             with pytest.raises(PolicyError, match="leaves everybody waiting"):
                 coordinator.change_policy(heir(lambda _: answer), 2.0)
         else:
-            assert coordinator.change_policy(heir(lambda _: answer), 2.0) == Reaction(
-                (ApplyUpdate((FIRST,)),), "until 5"
-            )
+            record = coordinator.change_policy(heir(lambda _: answer), 2.0)
+            assert (record.commands, record.reason) == ((ApplyUpdate((FIRST,)),), "until 5")
         assert coordinator.deadline() == (None if heir is Heir else 5.0)  # the new policy's
 
 
@@ -303,7 +302,7 @@ def test_everybody_left_waiting_by_a_change_is_told_the_new_reason() -> None:
     coordinator = after_one_push()
     assert coordinator.progress.why(0) == "worker 0 waits: the round still needs worker 1"
     reaction = coordinator.change_policy(Heir(lambda _: Decision(apply=(FIRST,), reason="not yet")), 2.0)
-    assert reaction == Reaction((ApplyUpdate((FIRST,)),), "not yet")
+    assert (reaction.commands, reaction.reason) == ((ApplyUpdate((FIRST,)),), "not yet")
     assert coordinator.progress.why(0) == coordinator.progress.why(2) == "not yet"
     assert coordinator.progress.version == 1
 

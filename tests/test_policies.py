@@ -13,7 +13,6 @@ from paceline.core.messages import (
     Gradient,
     GradientArrived,
     InterruptWorker,
-    Reaction,
     SendParameters,
     Statistics,
     UpdateApplied,
@@ -484,7 +483,7 @@ def test_dbw_statistics_may_come_after_everybody_left() -> None:
     group.leave(0)
     group.leave(1)
     assert group.version == 1
-    assert group.coordinator.handle(UpdateApplied(1, Statistics(1, 1.0, None, 1.0)), 9.0) == Reaction()
+    assert group.coordinator.handle(UpdateApplied(1, Statistics(1, 1.0, None, 1.0)), 9.0).commands == ()
 
 
 # -- all --

@@ -23,23 +23,16 @@ from paceline.core.errors import TraceError
 from paceline.core.messages import (
     ApplyUpdate,
     DeadlinePassed,
-    DiscardGradient,
     Gradient,
     GradientArrived,
-    InterruptWorker,
     PolicyChanged,
-    Reaction,
     SendParameters,
-    Statistics,
-    UpdateApplied,
     WorkerJoined,
 )
-from paceline.policies import policy
 from paceline.recording.metrics import LongestWait, RunMetrics
 from paceline.recording.replay import first_difference, replay
 from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record, Trace, TraceWriter
-from paceline.runtimes.driver import Driver
 
 _example = importlib.util.spec_from_file_location("own_policy", Path(__file__).parents[1] / "examples/own_policy.py")
 own_policy = importlib.util.module_from_spec(_example)
@@ -105,7 +98,7 @@ def change(group: Group, second: str) -> None:
     group.change(second, after=0.5)
     for worker in group.standing:
         if worker in group.clock:
-            assert group.push_again(worker) == Reaction()
+            assert group.push_again(worker).commands == ()
 
 
 @pytest.mark.slow
@@ -209,54 +202,6 @@ def test_a_change_that_lets_everybody_go_on_is_no_superstep() -> None:
     summary = metrics.summary("by hand", 3.0)
     assert summary.supersteps == 0 and summary.waiting_seconds == 1.0
     assert summary.longest_wait == LongestWait(0, 1.0, 1.0, "until the end of the period")
-
-
-# -- what a runtime does with a change --
-
-
-class RecordingPort:
-    """A port that writes down what it is told."""
-
-    def __init__(self, statistics: Statistics | None = None) -> None:
-        self.told: list[object] = []
-        self._statistics = statistics
-
-    def apply_update(self, command: ApplyUpdate) -> Statistics | None:
-        self.told.append(command)
-        return self._statistics
-
-    def discard_gradient(self, command: DiscardGradient) -> None:
-        self.told.append(command)
-
-    def send_parameters(self, worker: int) -> None:
-        self.told.append(worker)
-
-    def interrupt_worker(self, worker: int) -> None:
-        self.told.append(InterruptWorker(worker))
-
-    def wake_at(self, time: float) -> None:
-        self.told.append(time)
-
-
-def test_a_driver_carries_out_and_records_what_a_change_leads_to() -> None:
-    port, records = RecordingPort(Statistics(1, 1.0, None, 1.0)), list[Record]()
-    driver = Driver(Coordinator(policy("bsp")), port, [records.append])
-    driver.deliver(WorkerJoined(0), 0.0)
-    driver.deliver(WorkerJoined(1), 0.0)
-    driver.deliver(GradientArrived(Gradient(0, 1), 0), 1.0)
-    port.told.clear()
-    driver.change_policy(own_policy.Periodic(period=1.5), 2.0)
-    assert port.told == [ApplyUpdate((Gradient(0, 1),)), 0, 3.5]
-    assert [record.event for record in records[-2:]] == [
-        PolicyChanged("periodic:period=1.5"),
-        UpdateApplied(1, Statistics(1, 1.0, None, 1.0)),
-    ]
-    assert records[-2].commands == (ApplyUpdate((Gradient(0, 1),)), SendParameters(0))
-    driver.wake(3.5)
-    assert records[-1].event == DeadlinePassed()
-    driver.change_policy(policy("asp"), 4.0)
-    driver.wake(5.0)  # what the policy before asked for is no deadline any longer
-    assert records[-1].event == PolicyChanged("asp")
 
 
 def test_the_policy_of_the_example_stops_and_goes_on() -> None:

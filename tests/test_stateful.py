@@ -11,7 +11,7 @@ from group import VARIANTS, Group, StoppingGroup
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from paceline.core.messages import Reaction, Statistics
+from paceline.core.messages import Statistics
 
 MOST_WORKERS = 5
 ROUNDS = 60  # more than any lead, quota or buffer that a run of this length can build up
@@ -48,7 +48,7 @@ class AnyGroup(RuleBasedStateMachine):
     @rule(data=st.data())
     def deliver_twice(self, data: st.DataObject) -> None:
         pushed = {worker: None for worker in self.group.standing if worker in self.group.clock}
-        assert self.group.push_again(self.pick(data, pushed)) == Reaction()
+        assert self.group.push_again(self.pick(data, pushed)).commands == ()
 
     @precondition(lambda self: len(self.group.standing) < MOST_WORKERS)
     @rule()

@@ -27,11 +27,10 @@ from paceline.core.messages import (
     Decision,
     DiscardGradient,
     Event,
-    Gradient,
     GradientArrived,
     InterruptWorker,
     PolicyChanged,
-    Reaction,
+    Record,
     SendParameters,
     UpdateApplied,
     WorkerJoined,
@@ -39,7 +38,6 @@ from paceline.core.messages import (
 )
 from paceline.core.progress import Progress, ProgressState
 
-UNCHANGED = Reaction()
 RECENT = 20  # decisions kept for the report on a faulty policy
 
 
@@ -72,39 +70,34 @@ class Coordinator:
         self.deadline = policy.deadline  # when the policy wants to be woken by a DeadlinePassed, if at all
         self._recent: deque[tuple[float, Event, Decision]] = deque(maxlen=RECENT)
 
-    def handle(self, event: Event, now: float) -> Reaction:
+    def handle(self, event: Event, now: float) -> Record:
         """Take in one event, ask the policy, and return what is to be done, in order."""
         if isinstance(event, GradientArrived):
             changed = self._note_gradient(event, now)
         else:
             changed = self._note_membership(event)
         if not changed:
-            return UNCHANGED
+            return Record(now, event)
         return self._react(event, self.policy.decide(event, self.progress, now), now)
 
-    def knows(self, gradient: Gradient) -> bool:
-        """Whether this gradient of a member has arrived already."""
-        member = self.progress.members.get(gradient.worker)
-        return member is not None and gradient.clock <= member.clock
-
-    def change_policy(self, policy: Decides, now: float) -> Reaction:
+    def change_policy(self, policy: Decides, now: float) -> Record:
         """Let another policy, a fresh one, go on from here, and return what is to be done, in order.
 
         After it no gradient is pending, and every worker that still waits does so for the new policy's reason.
         """
         self.policy, self.deadline = policy, policy.deadline
         event = PolicyChanged(str(policy))
-        reaction = self._react(event, policy.take_over(self.progress, now), now)
+        record = self._react(event, policy.take_over(self.progress, now), now)
         if self.progress.pending:
             raise self._breach(f"takes over and leaves {next(iter(self.progress.pending))} without a fate")
-        return reaction
+        return record
 
-    def _react(self, event: Event, decision: Decision, now: float) -> Reaction:
+    def _react(self, event: Event, decision: Decision, now: float) -> Record:
         self._recent.append((now, event, decision))
         commands = self._carry_out(decision, now)
         if self.progress.waiting or self.progress.newcomers:
             self._explain(event, decision)
-        return Reaction(commands, decision.reason, decision.estimates)
+        return Record(now, event, commands, decision.reason, decision.estimates)
 
     def state(self) -> State:
         """Where the run stands between two events."""

@@ -145,16 +145,11 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 NOTHING = Decision()
 
 
-class Reaction(msgspec.Struct, frozen=True, gc=False):
-    """The coordinator's answer to one event: the commands, in order, and the policy's reason and estimates."""
-
-    commands: tuple[Command, ...] = ()
-    reason: str = ""
-    estimates: Estimates | None = None
-
-
 class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One line of a trace: what happened, when, and what followed from it."""
+    """The coordinator's answer to one event, and a line of the trace: what happened, when, and what followed from it.
+
+    `reason` and `estimates` are the policy's; the commands are to be carried out in their order.
+    """
 
     now: float
     event: Event

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline.core.coordinator import UNCHANGED, Coordinator, Decides
+from paceline.core.coordinator import Coordinator, Decides
 from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import (
     FINISHED,
@@ -19,10 +19,7 @@ from paceline.core.messages import (
     Event,
     Gradient,
     GradientArrived,
-    PolicyChanged,
-    Reaction,
     Record,
-    Unit,
     UpdateApplied,
     WorkerJoined,
     WorkerLeft,
@@ -139,15 +136,15 @@ class Lifecycle:
     def change_policy(self, policy: Decides, now: float) -> list[Output]:
         """Let another policy, a fresh one, go on from here."""
         outputs = self._outputs = self._orders.outputs = []
-        self._note(PolicyChanged(str(policy)), self.coordinator.change_policy(policy, now), now)
+        self._note(self.coordinator.change_policy(policy, now))
         return outputs
 
     def _decide(self, event: Event, now: float) -> None:
-        self._note(event, self.coordinator.handle(event, now), now)
+        self._note(self.coordinator.handle(event, now))
 
-    def _note(self, event: Event, reaction: Reaction, now: float) -> None:
-        self._outputs.append(Record(now, event, reaction.commands, reaction.reason, reaction.estimates))
-        self._orders.follow(reaction.commands)
+    def _note(self, record: Record) -> None:
+        self._outputs.append(record)
+        self._orders.follow(record.commands)
 
     # -- what members do --
 
@@ -160,13 +157,12 @@ class Lifecycle:
         if event.number <= seat.pushed_before:
             return  # delivered twice, from before the process came back
         gradient = Gradient(seat.worker, event.number - seat.pushed_before)
-        units: tuple[Unit, ...] = ()
-        if event.units and not self.coordinator.knows(gradient):
-            units = self.samples.behind(seat.worker, event.units)
+        new = event.number > seat.pushed
+        units = self.samples.behind(seat.worker, event.units) if new and event.units else ()
         arrived = GradientArrived(gradient, seat.version, event.samples, event.loss, units)
-        reaction = self.coordinator.handle(arrived, now)
-        self._outputs.append(Record(now, arrived, reaction.commands, reaction.reason, reaction.estimates))
-        if reaction is UNCHANGED:
+        record = self.coordinator.handle(arrived, now)
+        self._outputs.append(record)
+        if not new:
             return
         seat.pushed = event.number
         seat.slot_used = True
@@ -175,7 +171,7 @@ class Lifecycle:
         if self.trains:
             self.samples.hand_in(seat.worker, len(units))
             self.round.push(seat.worker, event.samples)
-        self._orders.follow(reaction.commands)
+        self._orders.follow(record.commands)
         if seat.state is State.LEAVING:
             self._dismiss(seat, now)
 

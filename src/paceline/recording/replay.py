@@ -8,7 +8,7 @@ import msgspec
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, PacelineError, TraceError
-from paceline.core.messages import PolicyChanged, Reaction
+from paceline.core.messages import PolicyChanged
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.trace import Record, Trace
@@ -25,13 +25,12 @@ def replay(trace: Trace, policy: Policy | None = None) -> Iterator[Record]:
         raise TraceError(f"{trace.path}, line 1: {problem}") from None
     for number, record in enumerate(trace, start=2):
         try:
-            reaction = _repeat(record, coordinator)
+            yield _repeat(record, coordinator)
         except PacelineError as problem:
             raise TraceError(f"{trace.path}, line {number}: {problem}") from problem
-        yield Record(record.now, record.event, reaction.commands, reaction.reason, reaction.estimates)
 
 
-def _repeat(record: Record, coordinator: Coordinator) -> Reaction:
+def _repeat(record: Record, coordinator: Coordinator) -> Record:
     if isinstance(record.event, PolicyChanged):
         return coordinator.change_policy(build_policy(record.event.policy), record.now)
     return coordinator.handle(record.event, record.now)
