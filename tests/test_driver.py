@@ -10,7 +10,7 @@ from record_keeper import RecordKeeper
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import DeadlinePassed, PolicyChanged, Statistics, UpdateApplied
 from paceline.lifecycle.lifecycle import Lifecycle
-from paceline.lifecycle.messages import GradientPushed, MakeUpdate, ModelArrived, Release, StartProcess
+from paceline.lifecycle.messages import GradientPushed, MakeUpdate, ModelArrived, PolicyReplaced, Release, StartProcess
 from paceline.lifecycle.validation import PortView
 from paceline.policies import policy
 from paceline.runtimes.driver import Driver
@@ -103,7 +103,7 @@ def test_a_driver_carries_out_and_records_what_a_change_of_policy_leads_to(own_p
     driver, keeper = started("bsp", port)
     driver.deliver(GradientPushed(0, 1), 1.0)
     port.told.clear()
-    driver.change_policy(own_policy(period=1.5), 2.0)
+    driver.deliver(PolicyReplaced(own_policy(period=1.5)), 2.0)
     assert port.told == [MakeUpdate(1), Release(0), 3.5]
     assert [record.event for record in keeper.records[-2:]] == [
         PolicyChanged("periodic:period=1.5"),
@@ -113,7 +113,7 @@ def test_a_driver_carries_out_and_records_what_a_change_of_policy_leads_to(own_p
     assert keeper.records[-1].event == UpdateApplied(1, SEEN)
     driver.wake(3.5)
     assert keeper.records[-1].event == DeadlinePassed()
-    driver.change_policy(policy("asp"), 4.0)
+    driver.deliver(PolicyReplaced(policy("asp")), 4.0)
     driver.wake(5.0)  # what the policy before asked for is no deadline any longer
     assert keeper.records[-1].event == PolicyChanged("asp")
 

@@ -78,7 +78,12 @@ class Coordinator:
             changed = self._note_membership(event)
         if not changed:
             return Record(now, event)
-        return self._react(event, self.policy.decide(event, self.progress, now), now)
+        decision = self.policy.decide(event, self.progress, now)
+        self._recent.append((now, event, decision))
+        commands = self._carry_out(decision, now)
+        if self.progress.waiting or self.progress.newcomers:
+            self._explain(event, decision)
+        return Record(now, event, commands, decision.reason, decision.estimates)
 
     def change_policy(self, policy: Decides, now: float) -> Record:
         """Let another policy, a fresh one, go on from here, and return what is to be done, in order.
@@ -87,14 +92,11 @@ class Coordinator:
         """
         self.policy, self.deadline = policy, policy.deadline
         event = PolicyChanged(str(policy))
-        record = self._react(event, policy.take_over(self.progress, now), now)
-        if self.progress.pending:
-            raise self._breach(f"takes over and leaves {next(iter(self.progress.pending))} without a fate")
-        return record
-
-    def _react(self, event: Event, decision: Decision, now: float) -> Record:
+        decision = policy.take_over(self.progress, now)
         self._recent.append((now, event, decision))
         commands = self._carry_out(decision, now)
+        if self.progress.pending:
+            raise self._breach(f"takes over and leaves {next(iter(self.progress.pending))} without a fate")
         if self.progress.waiting or self.progress.newcomers:
             self._explain(event, decision)
         return Record(now, event, commands, decision.reason, decision.estimates)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline.core.coordinator import Coordinator, Decides
+from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import (
     FINISHED,
@@ -34,6 +34,7 @@ from paceline.lifecycle.messages import (
     Lease,
     ModelArrived,
     Output,
+    PolicyReplaced,
     ProcessDied,
     ProcessFinished,
     SizeRequested,
@@ -41,7 +42,7 @@ from paceline.lifecycle.messages import (
     WorkDropped,
     WorkRequested,
 )
-from paceline.lifecycle.orders import Orders
+from paceline.lifecycle.orders import Orders, TimedOrders
 from paceline.lifecycle.rounds import Round
 from paceline.lifecycle.samples import Samples
 from paceline.lifecycle.seats import IN_THE_GROUP, ON_THEIR_WAY_OUT, Change, Seat, State
@@ -85,7 +86,11 @@ class Lifecycle:
         self._replaced = 0  # in a row
         self._ended = 0
         self._outputs: list[Output] = []
-        self._orders = Orders(coordinator, self.members, self.samples, self.round, trains=trains)
+        self._orders = (
+            Orders(coordinator, self.members, self.samples, self.round)
+            if trains
+            else TimedOrders(coordinator, self.members)
+        )
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             GradientPushed: self._push,
             WorkRequested: self._request,
@@ -97,6 +102,7 @@ class Lifecycle:
             SizeRequested: self._resize,
             UpdateApplied: self._decide,
             DeadlinePassed: self._decide,
+            PolicyReplaced: self._change_policy,
         }
 
     def start(self) -> list[Output]:
@@ -133,11 +139,8 @@ class Lifecycle:
         workers = dict.fromkeys(self.round.workers)
         return [seat.index for seat in self.seats.values() if seat.worker in workers]
 
-    def change_policy(self, policy: Decides, now: float) -> list[Output]:
-        """Let another policy, a fresh one, go on from here."""
-        outputs = self._outputs = self._orders.outputs = []
-        self._note(self.coordinator.change_policy(policy, now))
-        return outputs
+    def _change_policy(self, event: PolicyReplaced, now: float) -> None:
+        self._note(self.coordinator.change_policy(event.policy, now))
 
     def _decide(self, event: Event, now: float) -> None:
         self._note(self.coordinator.handle(event, now))

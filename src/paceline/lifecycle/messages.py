@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from paceline.core.coordinator import Decides
 from paceline.core.messages import DeadlinePassed, Gradient, GradientArrived, Record, Unit, UpdateApplied
 from paceline.lifecycle.work import Work
 
@@ -69,6 +70,12 @@ class SizeRequested(msgspec.Struct, frozen=True, gc=False):
     workers: int
 
 
+class PolicyReplaced(msgspec.Struct, frozen=True, gc=False):
+    """Another policy, a fresh one, is to go on from here."""
+
+    policy: Decides
+
+
 GroupEvent: TypeAlias = (
     ModelArrived
     | WorkRequested
@@ -78,6 +85,7 @@ GroupEvent: TypeAlias = (
     | ProcessFinished
     | ProcessDied
     | SizeRequested
+    | PolicyReplaced
     | UpdateApplied
     | DeadlinePassed
 )

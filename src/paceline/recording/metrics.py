@@ -98,14 +98,15 @@ class RunMetrics(Observer):
 
     def observe(self, record: Record) -> None:
         event = record.event
+        kind = type(event)
         if isinstance(event, GradientArrived):
             self._note_gradient(event, record)
         elif isinstance(event, WorkerLeft):
             self._note_leaving(event.worker, record.now)
         released = self._note_commands(record.commands, record.now)
-        if isinstance(event, PolicyChanged):
+        if kind is PolicyChanged:
             self._note_reason(record.reason)
-        elif released == self._members > 0 and not isinstance(event, WorkerJoined):
+        elif released == self._members > 0 and kind is not WorkerJoined:
             self._supersteps += 1
 
     def _note_reason(self, reason: str) -> None:
@@ -117,26 +118,25 @@ class RunMetrics(Observer):
         """How many workers they let go on."""
         released = 0
         for command in commands:
-            match command:
-                case SendParameters():
-                    released += 1
-                    worker = self._workers.get(command.worker)
-                    if worker is None:
-                        self._workers[command.worker] = _Worker(now, self._clocks.enter(command.worker))
-                        self._members += 1
-                    elif worker.pushed_at == now:
-                        worker.pushed_at = None  # it went on at once
-                    else:
-                        self._stop_waiting(command.worker, worker, now)
-                case ApplyUpdate():
-                    self._note_update(command.gradients)
-                case DiscardGradient():
-                    del self._versions[command.gradient]
-                    self._discarded += 1
-                case InterruptWorker():
-                    self._interrupted += 1
-                case _:
-                    assert_never(command)
+            if isinstance(command, SendParameters):
+                released += 1
+                worker = self._workers.get(command.worker)
+                if worker is None:
+                    self._workers[command.worker] = _Worker(now, self._clocks.enter(command.worker))
+                    self._members += 1
+                elif worker.pushed_at == now:
+                    worker.pushed_at = None  # it went on at once
+                else:
+                    self._stop_waiting(command.worker, worker, now)
+            elif isinstance(command, ApplyUpdate):
+                self._note_update(command.gradients)
+            elif isinstance(command, InterruptWorker):
+                self._interrupted += 1
+            elif isinstance(command, DiscardGradient):
+                del self._versions[command.gradient]
+                self._discarded += 1
+            else:
+                assert_never(command)
         return released
 
     def _note_gradient(self, event: GradientArrived, record: Record) -> None:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from paceline.core.coordinator import Decides
 from paceline.core.messages import DeadlinePassed, Record, UpdateApplied
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
@@ -65,14 +64,6 @@ class Driver:
             self._complete(event)
         else:
             self._send(self._lifecycle.handle(event, now))
-        self._follow_up(now)
-
-    def change_policy(self, policy: Decides, now: float) -> None:
-        """Let another policy, a fresh one, go on from here."""
-        self._send(self._lifecycle.change_policy(policy, now))
-        self._follow_up(now)
-
-    def _follow_up(self, now: float) -> None:
         while self._statistics:
             self._send(self._lifecycle.handle(self._statistics.popleft(), now))
         deadline = self._coordinator.deadline()

@@ -117,6 +117,9 @@ class _Worker:
         self.plan = 0  # a planned push with another number was called off
 
 
+NOBODY = _Worker(-1, lambda iteration, now: math.inf)  # what a wake-up call is about
+
+
 class Simulator:
     """One run. It is the driver's port: commands that would reach workers schedule their next push instead."""
 
@@ -153,15 +156,16 @@ class Simulator:
         self._push_delay = push_delay
         self._pull_delay = pull_delay
         self._digits = GRID - math.floor(math.log10(time_scale))
-        self._heap: list[tuple[float, int, Happening, int, int]] = []  # time, sequence, what, seat, plan
+        self._heap: list[tuple[float, int, Happening, _Worker, int]] = []  # time, sequence, what, worker, plan
         self._sequence = 0
         self._workers = {simulated.worker: _Worker(simulated.worker, simulated.draw) for simulated in workers}
         self._answers: deque[GroupEvent] = deque()  # what workers do at once
         self._halted = False
         for simulated in workers:
-            self._schedule(simulated.joins_at, Happening.JOIN, simulated.worker)
+            worker = self._workers[simulated.worker]
+            self._schedule(simulated.joins_at, Happening.JOIN, worker)
             if simulated.fails_at is not None:
-                self._schedule(simulated.fails_at, Happening.FAILURE, simulated.worker)
+                self._schedule(simulated.fails_at, Happening.FAILURE, worker)
 
     @property
     def samples_dropped(self) -> int:
@@ -172,24 +176,27 @@ class Simulator:
         heap, progress = self._heap, self._progress
         latest = end.duration * (1 + AT_THE_END)
         while progress.version < end.updates and self.pushes < end.pushes and not self._halted:
-            if not heap or heap[0][0] > latest or self._lifecycle.over:
+            if not heap or heap[0][0] > latest:
                 self.now = self.now if math.isinf(end.duration) else end.duration
                 break
-            time, _, happening, seat, plan = heapq.heappop(heap)
-            time = min(time, end.duration)
+            time, _, happening, worker, plan = heapq.heappop(heap)
+            if time > end.duration:
+                time = end.duration
             if happening is Happening.PUSH:
-                worker = self._workers[seat]
                 if plan == worker.plan:
                     self._push(worker, time)
                 continue
+            if self._lifecycle.over:
+                heap.clear()  # a policy may still want to be woken, but there is nobody left
+                continue
             self.now = time
             if happening is Happening.JOIN:
-                self._deliver(ModelArrived(seat))
+                self._deliver(ModelArrived(worker.seat))
             elif happening is Happening.FAILURE:
-                self._workers[seat].plan += 1
+                worker.plan += 1
                 if self._learner is not None:
-                    self._learner.leave(seat)
-                self._deliver(ProcessDied(seat, "failed"))
+                    self._learner.leave(worker.seat)
+                self._deliver(ProcessDied(worker.seat, "failed"))
             else:
                 self._driver.wake(time)
         return self.now
@@ -219,9 +226,9 @@ class Simulator:
         if self._answers:
             self._deliver_answers()
 
-    def _schedule(self, time: float, happening: Happening, seat: int, plan: int = 0) -> None:
+    def _schedule(self, time: float, happening: Happening, worker: _Worker) -> None:
         self._sequence += 1
-        heapq.heappush(self._heap, (time, self._sequence, happening, seat, plan))
+        heapq.heappush(self._heap, (time, self._sequence, happening, worker, worker.plan))
 
     def _compute(self, worker: _Worker) -> None:
         """The worker has parameters, and begins its next iteration."""
@@ -231,7 +238,7 @@ class Simulator:
         if self._push_delay:
             arrives = round(arrives + self._push_delay, self._digits)
         self._sequence += 1
-        heapq.heappush(self._heap, (arrives, self._sequence, Happening.PUSH, worker.seat, worker.plan))
+        heapq.heappush(self._heap, (arrives, self._sequence, Happening.PUSH, worker, worker.plan))
 
     # -- the port --
 
@@ -285,7 +292,7 @@ class Simulator:
         """Everybody failed: the run is over, which is a result as well."""
 
     def wake_at(self, time: float) -> None:
-        self._schedule(max(time, self.now), Happening.WAKE, -1)
+        self._schedule(max(time, self.now), Happening.WAKE, NOBODY)
 
     def view(self) -> PortView:
         return PortView() if self._learner is None else self._learner.view()
