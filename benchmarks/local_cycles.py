@@ -26,7 +26,7 @@ from torch import nn
 import paceline
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Measurement
-from paceline.training.parameters import warm_up
+from paceline.training.optimizers import warm_up
 
 SIZES = (1_000, 100_000, 1_000_000, 10_000_000)
 WORKERS = (1, 2, 4, 8)

@@ -55,9 +55,9 @@ from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
-from paceline.training.data import fetch, order_of, units_from_numbers
+from paceline.training.data import fetch, order_of
 from paceline.training.layout import layout_of, views
-from paceline.training.parameters import warm_up
+from paceline.training.optimizers import warm_up
 from paceline.training.task import Task
 
 BUDGET = 2_000  # megabytes for 64 workers
@@ -169,7 +169,7 @@ class Plan:
         self._done = 0
         for record in records:
             if isinstance(record.event, GradientArrived):
-                (unit,) = units_from_numbers(record.event.units)
+                (unit,) = record.event.units
                 indices = orders[unit.epoch][unit.begin : unit.end]
                 self.steps.append(self._compute(record.event.gradient, indices))
             self._reached.append(len(self.steps))
