@@ -24,6 +24,7 @@ from paceline.lifecycle.messages import (
     Interrupt,
     Lease,
     ModelArrived,
+    PolicyReplaced,
     ProcessDied,
     Release,
     SizeRequested,
@@ -429,6 +430,9 @@ def happen(group: LifecycleGroup, choice: int, kind: int) -> None:
     if not actions:
         return
     action, seat = actions[choice % len(actions)]
+    if kind == 6:
+        group.send(PolicyReplaced(policy(VARIANTS[choice % len(VARIANTS)])))
+        return
     if action == "push" and kind in (1, 2):
         action = ("skip", "push late")[kind - 1]
     elif kind == 3:

@@ -70,7 +70,7 @@ class GradientArrived(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defa
 
 
 class UpdateApplied(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """An update is finished. A policy hears of it only if it comes with statistics."""
+    """An update is finished. A policy is told only if there are statistics."""
 
     version: int  # after the update
     statistics: Statistics | None = None

@@ -1,7 +1,7 @@
-"""Turns what processes do into what the group does: who starts, enters, works, runs out of work, leaves, is replaced.
+"""Turns what processes do into what the group does: starting, entering, working, running out of work, leaving.
 
-The coordinator decides who goes on and who waits, and is asked first about every push: one that was delivered twice
-changes nothing. This class knows the processes behind the workers and the samples behind the gradients. Events go in,
+The coordinator decides which worker goes on, and is asked first about every push: one that was delivered twice changes
+nothing. This class knows the processes behind the workers and the samples behind the gradients. Events go in,
 commands come out (paceline.lifecycle.messages), in the order in which they must be carried out.
 """
 
@@ -215,7 +215,7 @@ class Lifecycle:
         self.parked[seat.index] = seat
         self._leave(seat, NO_WORK_LEFT, now)
 
-    # -- who enters --
+    # -- entering --
 
     def _enter(self, event: ModelArrived, now: float) -> None:
         seat = self.seats[event.seat]
@@ -259,7 +259,7 @@ class Lifecycle:
                 self._outputs.append(Lease(seat.index, None))
             self.parked.clear()
 
-    # -- who leaves --
+    # -- leaving --
 
     def _leave(self, seat: Seat, reason: str, now: float) -> None:
         """The worker is gone, and its next batches with it. What it pushed keeps its units until its fate is known."""
@@ -323,7 +323,7 @@ class Lifecycle:
         self.samples.abandon(seat)
         self._leave(seat, reason, now)
 
-    # -- how many there are --
+    # -- the size of the group --
 
     def _add_seat(self) -> None:
         index = self._new_id()

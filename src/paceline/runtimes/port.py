@@ -46,4 +46,4 @@ class Port(Protocol):
         """Call Driver.wake at this time, or soon after."""
 
     def view(self) -> PortView:
-        """What it believes, for those who compare."""
+        """What it believes, to be compared with what the other layers do."""

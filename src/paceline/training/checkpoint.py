@@ -16,7 +16,7 @@ def save_state(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str]
     """Write it whole or not at all. Tied tensors are written once per key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
-    save_file({key: each.contiguous().clone() for key, each in state.items()}, unfinished, metadata=dict(facts))
+    save_file({key: tensor.contiguous().clone() for key, tensor in state.items()}, unfinished, metadata=dict(facts))
     os.replace(unfinished, path)
 
 

@@ -41,9 +41,9 @@ def moved(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, dict):
         return {key: moved(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(each, device) for each in batch))
+        return type(batch)(*(moved(part, device) for part in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(moved(each, device) for each in batch)
+        return type(batch)(moved(part, device) for part in batch)
     return batch
 
 
@@ -57,5 +57,5 @@ def _tensors_of(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, dict | list | tuple):
-        for each in batch.values() if isinstance(batch, dict) else batch:
-            yield from _tensors_of(each)
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            yield from _tensors_of(part)

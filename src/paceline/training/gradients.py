@@ -29,16 +29,17 @@ class Gradients:
         self.task = replace(task, model=copy.deepcopy(task.model))
         self.layout: Layout = layout_of(self.task.model)
         self.buffers = dict(self.task.model.named_buffers())
-        self.frozen = {name: each for name, each in self.task.model.named_parameters() if not each.requires_grad}
-        self._parameters = [each for each in self.task.model.parameters() if each.requires_grad]
-        self.initial = torch.cat([each.detach().reshape(-1) for each in self._parameters])
+        named = dict(self.task.model.named_parameters())
+        self.frozen = {name: parameter for name, parameter in named.items() if not parameter.requires_grad}
+        self._parameters = [parameter for parameter in named.values() if parameter.requires_grad]
+        self.initial = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
         self._seed = seed
         self._orders: dict[tuple[int, int], Tensor] = {}
         self.task.model.train()
 
     def optimizer_spec(self) -> OptimizerSpec:
         kind, arguments = self.task.optimizer_parts()
-        names = {id(each): name for name, each in self.task.model.named_parameters()}
+        names = {id(parameter): name for name, parameter in self.task.model.named_parameters()}
         spec = spec_of(self.layout, names, kind, None, arguments)
         return spec._replace(scheduler=self.task.scheduler, scheduler_every=self.task.scheduler_every)
 
@@ -60,7 +61,7 @@ class Gradients:
         x, y = fetch(task.train, parts[0] if len(parts) == 1 else torch.cat(parts))
         loss = task.loss(task.model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.cat([_gradient_of(each).reshape(-1) for each in self._parameters], out=into)
+        torch.cat([_gradient_of(parameter).reshape(-1) for parameter in self._parameters], out=into)
         value = float(loss.detach())
         if not math.isfinite(value):
             self._refuse(worker, parameters)
@@ -76,7 +77,7 @@ class Gradients:
 
     def _refuse(self, worker: int, parameters: Sequence[Tensor]) -> None:
         named = zip((entry.name for entry in self.layout.parameters), parameters, strict=True)
-        spoilt = next((name for name, each in named if not torch.isfinite(each).all()), None)
+        spoilt = next((name for name, parameter in named if not torch.isfinite(parameter).all()), None)
         because = "" if spoilt is None else f", nor is parameter {spoilt!r} that it was computed with"
         raise DivergedError(f"worker {worker}: the loss is not finite{because}: the run diverged")
 

@@ -67,31 +67,31 @@ def _aligned(size: int) -> int:
 
 def layout_of(model: nn.Module) -> Layout:
     """The layout of a model; ConfigurationError if it cannot be held in one piece of memory."""
-    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    trained = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
     if not trained:
         raise ConfigurationError("the model has no parameters that require a gradient: there is nothing to train")
-    for name, each in [*model.named_parameters(), *model.named_buffers()]:
-        if nn.parameter.is_lazy(each):
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
             raise ConfigurationError(f"the shape of {name!r} is not known yet (lazy): call the model once first")
     parameters = _entries(trained)
     dtypes = {entry.dtype for entry in parameters}
     if len(dtypes) > 1:
         raise ConfigurationError(f"the model has parameters of {' and '.join(sorted(dtypes))}; one type is needed")
-    frozen = [(name, each) for name, each in model.named_parameters() if not each.requires_grad]
+    frozen = [(name, tensor) for name, tensor in model.named_parameters() if not tensor.requires_grad]
     others = [*frozen, *model.named_buffers()]
-    names = {id(each): name for name, each in [*trained, *others]}
-    alias = {name: names[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
-    alias |= {name: names[id(each)] for name, each in model.named_buffers(remove_duplicate=False)}
+    names = {id(tensor): name for name, tensor in [*trained, *others]}
+    alias = {name: names[id(tensor)] for name, tensor in model.named_parameters(remove_duplicate=False)}
+    alias |= {name: names[id(tensor)] for name, tensor in model.named_buffers(remove_duplicate=False)}
     unknown = [key for key in model.state_dict() if key not in alias]
     if unknown:
         raise ConfigurationError(f"the model's state has {unknown[0]!r}, which is no tensor of it")
     keys = tuple((key, alias[key]) for key in model.state_dict())
-    averaged = frozenset(name for name, each in model.named_buffers() if each.is_floating_point())
+    averaged = frozenset(name for name, tensor in model.named_buffers() if tensor.is_floating_point())
     return Layout(parameters, _entries(others), keys, averaged)
 
 
 def _entries(named: Iterable[tuple[str, Tensor]]) -> tuple[Entry, ...]:
-    return tuple(Entry(name, tuple(each.shape), str(each.dtype).removeprefix("torch.")) for name, each in named)
+    return tuple(Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in named)
 
 
 def difference(expected: Layout, found: Layout) -> str:
@@ -158,8 +158,8 @@ def average(replicas: Sequence[Mapping[str, Tensor]], averaged: Collection[str])
     means: dict[str, Tensor] = {}
     for name, own in first.items():
         # What is the same everywhere stays as it is: the mean of equal numbers is not exact.
-        same = name not in averaged or all(torch.equal(own, each[name]) for each in replicas[1:])
-        means[name] = own.clone() if same else torch.stack([each[name] for each in replicas]).mean(0)
+        same = name not in averaged or all(torch.equal(own, replica[name]) for replica in replicas[1:])
+        means[name] = own.clone() if same else torch.stack([replica[name] for replica in replicas]).mean(0)
     return means
 
 

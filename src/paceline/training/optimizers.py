@@ -114,14 +114,14 @@ def spec_of(
         if not isinstance(group, Mapping) or "params" not in group:
             raise ConfigurationError(f"parameter group {number} has no 'params'")
         given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
-        for each in given:
-            if id(each) not in names:
+        for parameter in given:
+            if id(parameter) not in names:
                 raise ConfigurationError(f"parameter group {number} has a parameter that is not the model's")
-            if names[id(each)] in seen:
-                raise ConfigurationError(f"parameter {names[id(each)]!r} is there twice in the parameter groups")
-            seen.add(names[id(each)])
+            if names[id(parameter)] in seen:
+                raise ConfigurationError(f"parameter {names[id(parameter)]!r} is there twice in the parameter groups")
+            seen.add(names[id(parameter)])
         own = {key: value for key, value in group.items() if key != "params"}
-        grouped.append(([names[id(each)] for each in given if each.requires_grad], own))
+        grouped.append(([names[id(parameter)] for parameter in given if parameter.requires_grad], own))
     return OptimizerSpec(kind, dict(arguments), grouped)
 
 

@@ -19,23 +19,23 @@ from paceline.training.layout import Segment, squared_norm, views
 class Replica:
     def __init__(self, model: nn.Module, segment: Segment, *, staged: bool | None = None) -> None:
         """Put the model's state into the segment. `staged`: copy in both directions; None: as the device needs."""
-        self.parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         self.segment = segment
         device = next(iter(self.parameters.values())).device
         self._staged = device.type != "cpu" if staged is None else staged
         self._incoming = views(segment.parameters, segment.layout.parameters)
         self._slots = views(segment.gradient, segment.layout.parameters)
-        self._frozen = {name: each for name, each in model.named_parameters() if not each.requires_grad}
+        self._frozen = {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
         self._owners = {name: model.get_submodule(name.rpartition(".")[0]) for name, _ in model.named_buffers()}
         if device.type == "cuda":
             _pin(segment.memory)
         self._slot_list = list(self._slots.values())
         self._on_device = list(self.parameters.values())
         with torch.no_grad():
-            for name, each in self.parameters.items():
-                self._incoming[name].copy_(each)
+            for name, parameter in self.parameters.items():
+                self._incoming[name].copy_(parameter)
                 if not self._staged:
-                    each.data = self._incoming[name]
+                    parameter.data = self._incoming[name]
             for name, other in self._others():
                 segment.others[name].copy_(other)
                 if not self._staged:
@@ -49,8 +49,8 @@ class Replica:
 
     def without_gradient(self) -> str | None:
         """The name of a parameter that has none."""
-        for name, each in self.parameters.items():
-            if each.grad is None:
+        for name, parameter in self.parameters.items():
+            if parameter.grad is None:
                 return name
         return None
 
@@ -59,9 +59,9 @@ class Replica:
 
         Returns the squared norm of the whole gradient; None: it is not finite. One pass finds out both.
         """
-        gradients = [each.grad.to_dense() if each.grad.is_sparse else each.grad for each in self._on_device]  # type: ignore[union-attr]
+        gradients = [_dense(parameter.grad) for parameter in self._on_device]
         with torch.no_grad():
-            torch._foreach_copy_(self._slot_list, gradients, non_blocking=self._staged)  # type: ignore[arg-type]
+            torch._foreach_copy_(self._slot_list, gradients, non_blocking=self._staged)
             for name, other in self._others():
                 held = self.segment.others[name]
                 if other.data_ptr() != held.data_ptr():
@@ -80,15 +80,20 @@ class Replica:
         """Take over the parameters that the server has put into the segment."""
         if self._staged:
             with torch.no_grad():
-                for name, each in self.parameters.items():
-                    each.copy_(self._incoming[name], non_blocking=True)
+                for name, parameter in self.parameters.items():
+                    parameter.copy_(self._incoming[name], non_blocking=True)
                 _synchronize(self._on_device[0].device)
 
     def take_others(self) -> None:
-        """Take over buffers and frozen parameters as well: who joins late starts with the group's."""
+        """Take over buffers and frozen parameters as well: a worker that joins late starts with the group's."""
         for name, other in self._others():
             if other.data_ptr() != self.segment.others[name].data_ptr():
                 other.data.copy_(self.segment.others[name])
+
+
+def _dense(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None  # `without_gradient` was asked first
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _pin(memory: Tensor) -> None:

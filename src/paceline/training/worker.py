@@ -108,7 +108,7 @@ class Worker:
         """
         if self._replica is not None:
             raise ConfigurationError("worker.optimizer was called twice; a run has one model and one optimizer")
-        names = {id(each): name for name, each in model.named_parameters()}
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
         model.to(self.device)
         layout = layout_of(model)
         spec = spec_of(layout, names, kind, groups, arguments)
@@ -212,9 +212,9 @@ class RemoteOptimizer:
         self._replica = replica
         # Read-only: what a loop would write here could not reach the server.
         shown = {
-            name: each.default
-            for name, each in inspect.signature(spec.kind).parameters.items()
-            if each.default is not inspect.Parameter.empty
+            name: parameter.default
+            for name, parameter in inspect.signature(spec.kind).parameters.items()
+            if parameter.default is not inspect.Parameter.empty
         } | spec.arguments
         self.param_groups = tuple(
             MappingProxyType({**shown, **own, "params": [replica.parameters[name] for name in names]})
@@ -223,11 +223,11 @@ class RemoteOptimizer:
         self.zero_grad()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        for each in self._replica.parameters.values():
+        for parameter in self._replica.parameters.values():
             if set_to_none:
-                each.grad = None
-            elif each.grad is not None:
-                each.grad.zero_()
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
 
     def step(self, loss: Tensor | float | None = None, *, samples: int | None = None) -> None:
         """Push the gradient. `samples`: how many it is made of, if they did not come from `worker.batches`."""

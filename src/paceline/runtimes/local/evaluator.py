@@ -20,7 +20,7 @@ from paceline.runtimes.local.messages import Evaluate, Evaluated, Failed
 from paceline.training.layout import Segment, averaged_into
 from paceline.training.parameters import ParameterStore
 
-MOST_REPLACEMENTS = 3  # of an evaluator, in a row
+MOST_EVALUATORS = 3  # that die in a row before the run does
 
 Replicas: TypeAlias = Callable[[], Sequence[Mapping[str, Tensor]]]
 
@@ -46,7 +46,7 @@ class Evaluations:
         self._started = 0  # evaluators since the last answer
 
     def start(self) -> None:
-        if self._started > MOST_REPLACEMENTS:
+        if self._started > MOST_EVALUATORS:
             raise EvaluationFailedError(f"the evaluation's process died {self._started} times in a row")
         self._started += 1
         self._evaluator = self._launcher.start_evaluator()

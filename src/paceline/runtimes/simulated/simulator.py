@@ -43,7 +43,7 @@ from paceline.recording.observer import Observer
 from paceline.runtimes.driver import Driver
 from paceline.runtimes.speeds import Draw
 
-AT_THE_END = 1e-9  # a push that misses the end of the run by this share of it came at the end: times are rounded
+END_TOLERANCE = 1e-9  # a push that misses the end of the run by this share of it came at the end: times are rounded
 GRID = 9  # decimal digits kept below the leading digit of an iteration time
 
 
@@ -174,7 +174,7 @@ class Simulator:
     def run(self, end: RunEnd) -> float:
         """Run until it is over and return the virtual time at which it ended, which is also `now`."""
         heap, progress = self._heap, self._progress
-        latest = end.duration * (1 + AT_THE_END)
+        latest = end.duration * (1 + END_TOLERANCE)
         while progress.version < end.updates and self.pushes < end.pushes and not self._halted:
             if not heap or heap[0][0] > latest:
                 self.now = self.now if math.isinf(end.duration) else end.duration
@@ -199,6 +199,7 @@ class Simulator:
                 self._deliver(ProcessDied(worker.seat, "failed"))
             else:
                 self._driver.wake(time)
+                self._deliver_answers()
         return self.now
 
     def halt(self) -> None:
