@@ -92,13 +92,14 @@ def test_a_replacement_leaks_nothing_and_after_a_run_nothing_is_mapped(tmp_path:
 
 
 def test_a_last_evaluation_that_fails_does_not_lose_the_result(tmp_path: Path) -> None:
-    result = launch(
-        partial(functions.train_and_mark_the_end, directory=str(tmp_path)),
-        workers=2,
-        evaluate=partial(functions.evaluate_until_the_end, directory=str(tmp_path)),
-        evaluate_every=10**9,
-        run_dir=tmp_path / "run",
-    )
+    with pytest.warns(UserWarning, match="the last state could not be evaluated: .*"):
+        result = launch(
+            partial(functions.train_and_mark_the_end, directory=str(tmp_path)),
+            workers=2,
+            evaluate=partial(functions.evaluate_until_the_end, directory=str(tmp_path)),
+            evaluate_every=10**9,
+            run_dir=tmp_path / "run",
+        )
     assert result.samples == functions.SAMPLES and result.evaluations == []
     assert "the disk is full" in result.evaluation_problem
     assert (tmp_path / "run" / "checkpoints" / "model.safetensors").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,12 @@ def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | 
         )
     console = output()
     rows: list[TrainingRow] = []
+    failed = False
     try:
         for name in request.policies:
-            rows.append(_row(_run(name, train, evaluate, request, console), request.target))
+            result = _run(name, train, evaluate, request, console)
+            failed = failed or bool(result.evaluation_problem)
+            rows.append(_row(result, request.target))
     except InterruptedRun as interrupted:
         if interrupted.result is not None:
             rows.append(_row(interrupted.result, request.target))
@@ -79,6 +83,8 @@ def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | 
         _show(rows, request, console)
         raise Exit(130) from None
     _show(rows, request, console)
+    if failed:
+        raise Exit(1)
 
 
 def _run(
@@ -94,7 +100,8 @@ def _run(
     timeline = Timeline(GANTT_SECONDS)
     if not request.as_json:
         errors.print(f"{name}: {directory}", style="dim", highlight=False, markup=False, soft_wrap=True)
-    with view_of(name, errors, quiet=request.as_json) as view:
+    with view_of(name, errors, quiet=request.as_json) as view, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what launch warns of is said below, in one line
         result = launch(
             train,
             policy=name,
@@ -108,6 +115,9 @@ def _run(
             group=request.group,
             observers=[timeline, view],
         )
+    if result.evaluation_problem:
+        print(f"paceline: {name}: the last evaluation failed: {result.evaluation_problem}", file=sys.stderr)
+        print(f"paceline: {name}: {_left_behind(result)}", file=sys.stderr)
     wants_strip = console.is_terminal if request.gantt is None else request.gantt
     if wants_strip and not request.as_json:
         if name == request.policies[0]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -156,6 +157,8 @@ def launch(
         if server.loop.interrupted:
             raise InterruptedRun(result)
         assert result is not None  # the server refuses workers that finish without a model
+        if result.evaluation_problem:
+            warnings.warn(f"the last state could not be evaluated: {result.evaluation_problem}", stacklevel=2)
         return result
 
 
