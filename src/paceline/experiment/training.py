@@ -166,6 +166,7 @@ def _finish(
     server: LocalServer, policy: str, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
 ) -> RunResult | None:
     """Stop all processes, and put together and write what there is; None: the group had not begun."""
+    server.stop()
     end = server.now if server.ended_at is None else server.ended_at
     result = None
     if server.port.aggregation is not None:
@@ -178,7 +179,7 @@ def _finish(
             None if files is None else files.directory,
             server.evaluation_problem,
         )
-    server.stop()
+    server.close()
     if files is not None:
         files.finish(end, None if result is None else (result.model_state, result.summary, result.samples))
     return result

@@ -105,10 +105,12 @@ class LocalPort:
         self._loop.forget_channel(process.channel)
         return self._launcher.close(process)
 
-    def close(self) -> None:
-        """Tell everybody that the run is over, and let go of their memory."""
+    def stop_all(self) -> None:
         for process in self.processes.values():
             self._loop.send(process.channel, sent.Stop())
+
+    def close(self) -> None:
+        """Let go of the memory that is shared with processes."""
         self._segments.clear()
         self.aggregation = None
 

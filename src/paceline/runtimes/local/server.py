@@ -132,12 +132,16 @@ class LocalServer:
             self.evaluation_problem = str(problem)
 
     def stop(self) -> None:
-        """Tell everybody that is still there that the run is over, and let go of all memory."""
+        """Tell everybody that is still there that the run is over."""
         if self.port.aggregation is not None:
             self._gauge.measure(self.port.store, self.lifecycle, self.now)
+        self.port.stop_all()
+        self.loop.close()
+
+    def close(self) -> None:
+        """Let go of all shared memory: of the model there is nothing to ask for any more."""
         self._evaluations.close()
         self.port.close()
-        self.loop.close()
 
     # -- what processes say --
 
