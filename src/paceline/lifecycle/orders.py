@@ -6,6 +6,8 @@ whose process goes on before its fate is decided is set aside first.
 
 from __future__ import annotations
 
+import itertools
+
 from typing_extensions import assert_never
 
 from paceline.core.coordinator import Coordinator
@@ -70,24 +72,23 @@ class Orders(TimedOrders):
 
     def follow(self, commands: tuple[Command, ...]) -> None:
         for command in commands:
-            match command:
-                case SendParameters(worker):
-                    self._release(self._members[worker])
-                case ApplyUpdate(gradients, weights):
-                    self._update(len(gradients), weights)
-                case DiscardGradient(gradient):
-                    self._discard(gradient)
-                case InterruptWorker(worker):
-                    self.interrupt(self._members[worker])
-                case _:
-                    assert_never(command)
+            if isinstance(command, SendParameters):
+                self._release(self._members[command.worker])
+            elif isinstance(command, ApplyUpdate):
+                self._update(command)
+            elif isinstance(command, DiscardGradient):
+                self._discard(command.gradient)
+            elif isinstance(command, InterruptWorker):
+                self.interrupt(self._members[command.worker])
+            else:
+                assert_never(command)
 
-    def _update(self, gradients: int, weights: tuple[float, ...]) -> None:
+    def _update(self, command: ApplyUpdate) -> None:
         version = self._progress.version
+        weights = command.weights or itertools.repeat(1.0)
         parts = []
-        for number, arrived in enumerate(self._coordinator.settled[:gradients]):
-            weight = weights[number] if weights else 1.0
-            parts.append(Part(arrived, self._place_of(arrived.gradient), weight, version - 1 - arrived.version))
+        for gradient, arrived, weight in zip(command.gradients, self._coordinator.settled, weights, strict=False):
+            parts.append(Part(arrived, self._place_of(gradient), weight, version - 1 - arrived.version))
             self._samples.applied(arrived)
         self.outputs.append(MakeUpdate(version, tuple(parts), self._round.samples))
 

@@ -62,15 +62,15 @@ class Aggregation:
         arrived = part.arrived
         taken = self._take(arrived.gradient, part.seat)
         return Contribution(
-            gradient=taken.gradient,
-            samples=arrived.samples,
-            weight=part.weight,
-            loss=arrived.loss,
-            squared_norm=taken.squared_norm,
-            worker=arrived.gradient.worker,
-            version=arrived.version,
-            staleness=part.staleness,
-            units=arrived.units,
+            taken.gradient,
+            arrived.samples,
+            part.weight,
+            arrived.loss,
+            taken.squared_norm,
+            arrived.gradient.worker,
+            arrived.version,
+            part.staleness,
+            arrived.units,
         )
 
     def discard(self, gradient: Gradient, seat: int) -> None:

@@ -36,6 +36,8 @@ class Rate(NamedTuple):
 
 def combine(contributions: Sequence[Contribution], rate: Rate | None) -> tuple[Tensor, Statistics | None]:
     """Their sum, each by its weight and its share of the samples; with a rate, also what they were like."""
+    if len(contributions) == 1 and contributions[0].weight == 1.0 and rate is None:
+        return contributions[0].gradient, None
     samples = sum(contribution.samples for contribution in contributions)
     shares = [contribution.weight * contribution.samples / samples for contribution in contributions]
     norms = [] if rate is None else [_norm_of(contribution) for contribution in contributions]

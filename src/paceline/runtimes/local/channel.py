@@ -59,7 +59,7 @@ class Channel(Generic[In, Out]):
     def __init__(self, reading: int, writing: int, incoming: Any, *, patient: bool = True) -> None:
         self._reading = reading
         self.writing = writing
-        self._unsent = bytearray()
+        self._unsent = b""
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(incoming).decode
         self._waiting: deque[bytes] = deque()  # whole lines that were read
@@ -85,11 +85,11 @@ class Channel(Generic[In, Out]):
         """Write what the pipe takes."""
         try:
             while self._unsent:
-                del self._unsent[: os.write(self.writing, self._unsent)]
+                self._unsent = self._unsent[os.write(self.writing, self._unsent) :]
         except BlockingIOError:
             return
         except OSError:
-            self._unsent.clear()
+            self._unsent = b""
             raise ClosedError from None
 
     def receive(self) -> In:

@@ -39,10 +39,12 @@ class Loop:
     def send(self, channel: Channel[Any, Any], message: Any) -> None:
         """Without waiting for the other side. If it is dead, its end will say so."""
         was_waiting = channel.has_unsent
-        with contextlib.suppress(ClosedError):
+        try:
             channel.send(message)
-            if channel.has_unsent and not was_waiting:
-                self._selector.register(channel.writing, selectors.EVENT_WRITE, lambda: self._flush(channel))
+        except ClosedError:
+            return
+        if channel.has_unsent and not was_waiting:
+            self._selector.register(channel.writing, selectors.EVENT_WRITE, lambda: self._flush(channel))
 
     def _flush(self, channel: Channel[Any, Any]) -> None:
         with contextlib.suppress(ClosedError):

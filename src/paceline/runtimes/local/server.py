@@ -160,10 +160,8 @@ class LocalServer:
 
     def _handle(self, seat: int, message: ToServer) -> None:
         match message:
-            case Push(number, samples, units, loss, squared_norm):
-                self._take_gradient(seat, number, squared_norm)
-                self._gauge.note_loss(loss)
-                self._deliver(GradientPushed(seat, number, samples, units, loss))
+            case Push():
+                self._push(seat, message)
             case Request(work):
                 self._deliver(WorkRequested(seat, work))
                 self.port.store.epoch_samples = work.samples
@@ -182,9 +180,11 @@ class LocalServer:
             case _:
                 assert_never(message)
 
-    def _take_gradient(self, seat: int, number: int, squared_norm: float | None) -> None:
-        if number > self.lifecycle.seats[seat].pushed and self.port.aggregation is not None:  # not delivered twice
-            self.port.take_gradient(seat, squared_norm)
+    def _push(self, seat: int, push: Push) -> None:
+        if push.number > self.lifecycle.seats[seat].pushed and self.lifecycle.begun:  # not delivered twice
+            self.port.take_gradient(seat, push.squared_norm)
+            self._gauge.note_loss(push.loss)
+        self._deliver(GradientPushed(seat, push.number, push.samples, push.units, push.loss))
 
     def _note_end(self, process: Started) -> None:
         """The process itself has ended, whatever children of it still hold its pipes."""
