@@ -192,10 +192,8 @@ def test_an_evaluator_that_does_not_read_holds_nobody_up(evaluator: OneEvaluator
     evaluations.start()
     assert len(msgspec.json.encode(store.layout)) > AT_ONCE
     assert not evaluations.last_is_known(store, list, 1.5)  # comes back at once, though nobody reads
-    arrived: list[Any] = []
-    while not arrived:
+    while not (arrived := evaluator.its_end.received()):
         loop.turn(10.0)
-        arrived = evaluator.its_end.received()
     assert arrived == [Evaluate(store.layout)]
     loop.close()
 

@@ -32,7 +32,7 @@ def on_digits(folder: Path) -> Callable[[str, Comparison, Sequence[Trial]], list
         )
         if small.simulation.duration is not None:
             small = msgspec.structs.replace(
-                small, simulation=msgspec.structs.replace(small.simulation, duration=20.0), stop_at=None
+                small, simulation=msgspec.structs.replace(small.simulation, duration=10.0), stop_at=None
             )
         found = {outcome.trial: outcome for outcome in run_trials(small, trials, folder / part, 1)}
         return [found[trial] for trial in trials]

@@ -83,8 +83,9 @@ class AnyStoppingGroup(AnyGroup):
         self.group.change(text, after=0.1)
 
 
-AnyGroup.TestCase.settings = AnyStoppingGroup.TestCase.settings = settings(
+AnyGroup.TestCase.settings = settings(
     max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
+AnyStoppingGroup.TestCase.settings = settings(AnyGroup.TestCase.settings, max_examples=80)
 TestAnyGroup = pytest.mark.slow(AnyGroup.TestCase)
 TestAnyStoppingGroup = pytest.mark.slow(AnyStoppingGroup.TestCase)

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.training.data import order_of
@@ -100,6 +98,9 @@ def train_unequal(worker: Worker) -> None:
 
 def data_parallel(rank: int, ranks: int, epochs: int, directory: str) -> None:
     """One rank of PyTorch's own synchronous training, which takes the rank-th batch of every round."""
+    import torch.distributed  # not at the top: every worker of every test would pay for it
+    from torch.nn.parallel import DistributedDataParallel
+
     where = Path(directory)
     torch.distributed.init_process_group("gloo", init_method=f"file://{where / 'ranks'}", rank=rank, world_size=ranks)
     net = DistributedDataParallel(model())

@@ -73,7 +73,12 @@ class ParameterStore:
         scale = self._rate_scale(share)
         if scale == 1.0:
             self.optimizer.step()
-            return
+        else:
+            self._step_at(scale)
+        for parameter in self._tensors:
+            parameter.grad = None  # it lies in the memory of a process, which may be gone soon
+
+    def _step_at(self, scale: float) -> None:
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         for group, rate in zip(groups, rates, strict=True):
