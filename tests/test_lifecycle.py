@@ -300,6 +300,24 @@ def test_skipped_samples_are_counted_and_those_of_a_process_that_was_sent_away_c
     group.check_end()
 
 
+def test_skipped_batches_of_their_own_are_counted_as_well() -> None:
+    group = begun(LifecycleGroup("asp", 1))
+    group.act("skip", 0)
+    assert group.lifecycle.samples.dropped == 2
+
+
+def test_an_interrupted_worker_that_is_asked_to_leave_goes_with_its_answer() -> None:
+    group = begun(LifecycleGroup("backup:k=1,late=interrupt", 2, work=Work(100, 2)))
+    group.act("push", 0)
+    group.send(SizeRequested(1))
+    assert states(group) == [State.MEMBER, State.LEAVING]
+    group.act("push", 1)  # it drops what it had
+    assert Dismiss(1) in group.outputs and Release(1) not in group.outputs
+    group.finish_all()
+    group.check_end()
+    assert group.applied.total() == 100
+
+
 # -- size --
 
 
