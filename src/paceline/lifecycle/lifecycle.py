@@ -82,7 +82,7 @@ class Lifecycle:
         self._together = together
         self.trains = trains
         self._next_worker = max(workers, default=-1) + 1
-        self.parked: dict[int, Seat] = {}  # in the order in which they were
+        self.parked: dict[int, Seat] = {}  # in the order in which they ran out of work
         self._replaced = 0  # in a row
         self._ended = 0
         self._outputs: list[Output] = []
