@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Before torch is imported, here and in every process that a test starts: idle threads of one process keep cores from
+# another's, and the tests keep all cores busy by themselves.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 
 from paceline.runtimes.driver import Driver

@@ -220,6 +220,16 @@ def test_with_static_sharding_parts_belong_to_processes_whatever_their_ids() -> 
     assert parts == [0, 1, 2, 3]
 
 
+def test_the_part_of_a_process_that_died_before_anybody_asked_is_for_anybody() -> None:
+    lifecycle = Lifecycle(Coordinator(policy("asp")), range(2))
+    for seat in (0, 1):
+        lifecycle.handle(ModelArrived(seat), 0.0)
+    lifecycle.handle(ProcessDied(1, "killed"), 1.0)
+    lifecycle.handle(WorkRequested(0, Work(6, 2, "static")), 2.0)
+    ledger = lifecycle.samples.ledger
+    assert ledger is not None and ledger.parts == 2 and ledger.available
+
+
 def test_the_part_of_a_newcomer_that_fails_before_it_is_let_in_is_for_anybody() -> None:
     """Under bsp a worker that joins in the middle of a round waits for the next one."""
     lifecycle = Lifecycle(Coordinator(policy("bsp")), range(3), together=False)
