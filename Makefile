@@ -28,7 +28,7 @@ simulate: setup  ## compare all policies on four unequal workers in virtual time
 # Tracing for coverage triples the time of the slow tests, and the others cover every branch without them.
 test: setup      ## run the tests
 	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --dist worksteal
 
 check: setup     ## all that CI runs: ruff, mypy, layers, tests
 	$(BIN)/ruff check .

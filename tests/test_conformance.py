@@ -106,9 +106,7 @@ def test_an_observer_of_virtual_training_sees_every_evaluation() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "policy", ["bsp", "dssp:lower=3", "elastic-bsp", "backup:k=2,late=interrupt", "buffered:size=3"]
-)
+@pytest.mark.parametrize("policy", ["bsp", "elastic-bsp", "backup:k=2,late=interrupt", "buffered:size=3"])
 def test_a_real_run_followed_in_virtual_time_gives_the_same_weights(policy: str, tmp_path: Path) -> None:
     job = task()
     result = fit(

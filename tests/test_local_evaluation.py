@@ -44,7 +44,15 @@ def test_training_goes_on_while_an_evaluation_takes_its_time(tmp_path: Path) -> 
 
 def test_an_evaluation_that_raises_fails_the_run_and_all_is_written(tmp_path: Path) -> None:
     with pytest.raises(PacelineError, match="the evaluation raised:\nTraceback") as caught:
-        launch(functions.train_sgd, workers=1, evaluate=functions.evaluate_badly, run_dir=tmp_path / "run")
+        launch(
+            functions.train_sgd,
+            workers=1,
+            epochs=60,  # long enough for an evaluation before the last one
+            speed="constant:seconds=0.02",
+            evaluate=functions.evaluate_badly,
+            evaluate_every=functions.BATCH,
+            run_dir=tmp_path / "run",
+        )
     message = str(caught.value)
     assert message.count("Traceback") == message.count("RuntimeError: a bug in the user's evaluation") == 1
     run = tmp_path / "run"
