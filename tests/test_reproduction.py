@@ -83,7 +83,7 @@ def test_dbw_meets_every_static_k_and_the_blind_variant(
     page_of: Callable[[str], tuple[Page, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules["paceline.experiment.reproduction.dbw_static"]
-    assert module.STATIC == [f"backup:k={k}" for k in range(1, 17)]
+    assert [f"backup:k={k}" for k in range(1, 17)] == module.STATIC
     monkeypatch.setattr(module, "TARGET", 0.5)
     monkeypatch.setattr(module, "STATIC", module.STATIC[::5])  # of 16 in five groups some will do here
     page, text = page_of("dbw-static")
