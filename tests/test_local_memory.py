@@ -27,7 +27,7 @@ def test_every_pull_is_one_version_and_no_version_goes_back() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    ["buffered:size=3", "elastic-bsp:lookahead=4,inside=gather", "backup:k=2,late=pull", "bsp"],
+    ["buffered:size=3", "elastic-bsp:lookahead=4,inside=gather", "backup:k=2,late=pull"],
 )
 def test_the_parameters_are_the_sum_of_the_gradients_that_the_trace_says_were_applied(
     policy: str, tmp_path: Path
