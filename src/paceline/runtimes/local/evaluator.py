@@ -108,5 +108,12 @@ class Evaluations:
         self._latest = store.version
         self._loop.send(self._evaluator.channel, Evaluate(store.layout))
 
+    def give_up(self) -> None:
+        """Evaluate nothing any more."""
+        if self._evaluator is not None:
+            self._loop.forget_channel(self._evaluator.channel)
+            self._loop.forget(self._evaluator.ended)
+        self._evaluator, self._asked = None, None
+
     def close(self) -> None:
         self._segment = None

@@ -100,7 +100,7 @@ class LocalServer:
         if self._control is not None:
             self.loop.watch(self._control, self._receive_control)
         while not self.loop.interrupted and not self.lifecycle.over:
-            self.loop.turn(self._patience())
+            self._turn(self._patience())
             self._look_at_the_clock()
         self.ended_at = self.now
         if self.port.aggregation is not None:
@@ -122,14 +122,21 @@ class LocalServer:
             self._gauge.measure_if_due(self.port.store, self.lifecycle, now)
 
     def _evaluate_the_last(self, ended_at: float) -> None:
-        """Nobody trains any more, so this may wait. The result is there, whatever becomes of its evaluation."""
+        """Nobody trains any more, so this may wait."""
+        while not self.loop.interrupted:
+            if self._evaluations.last_is_known(self.port.store, self.port.replicas, ended_at):
+                return
+            self._turn(TICK)
+
+    def _turn(self, patience: float) -> None:
+        """An evaluation that fails ends the run; where nobody trains any more, the result is there all the same."""
         try:
-            while not self.loop.interrupted:
-                if self._evaluations.last_is_known(self.port.store, self.port.replicas, ended_at):
-                    return
-                self.loop.turn(TICK)
+            self.loop.turn(patience)
         except EvaluationFailedError as problem:
+            if self.lifecycle.members or not self.lifecycle.begun:
+                raise
             self.evaluation_problem = str(problem)
+            self._evaluations.give_up()
 
     def stop(self) -> None:
         """Tell everybody that is still there that the run is over."""
