@@ -92,5 +92,6 @@ def recommendation(summaries: Sequence[Summary], recorded: str) -> str:
         return f"take {best.policy}: {why}"
     gain = useful[best.policy] / useful[present.policy] if useful[present.policy] else float("inf")
     if gain < 1 / AS_GOOD_AS_THE_BEST:
-        return f"stay with {recorded}: no other policy would use over {max(0.0, gain - 1):.0%} more gradients in the same time"
+        more = max(0.0, gain - 1)
+        return f"stay with {recorded}: no other policy would use over {more:.0%} more gradients in the same time"
     return f"take {best.policy}: {gain:.2f} times the gradients of {recorded} in the same time; {why}"
