@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,6 @@ from paceline.lifecycle.messages import GradientPushed, MakeUpdate, ModelArrived
 from paceline.lifecycle.validation import PortView
 from paceline.policies import policy
 from paceline.runtimes.driver import Driver
-from paceline.runtimes.simulated.simulator import RunEnd
 
 SEEN = Statistics(1, 1.0, None, 1.0)
 
@@ -44,7 +45,7 @@ class RecordingPort:
         self.told.append(time)
 
     def view(self) -> PortView:
-        return PortView(self.version)
+        return PortView(None if self._slow else self.version)
 
 
 def started(text: str, port: RecordingPort, workers: int = 2) -> tuple[Driver, RecordKeeper]:
@@ -122,20 +123,22 @@ def test_views_that_differ_are_named() -> None:
     port = RecordingPort()
     driver, _ = started("asp", port)
     port.make_update = lambda command: UpdateApplied(command.version)  # type: ignore[method-assign]
-    port.version = 5
-    with pytest.raises(AssertionError, match="version of progress and store: 1 here, 5 there"):
-        driver.deliver(GradientPushed(0, 1), 1.0)
+    with pytest.raises(AssertionError, match="version of progress and store: 1 here, 0 there"):
+        driver.deliver(GradientPushed(0, 1), 1.0)  # the port says that it made an update, and did not
 
 
 def test_every_test_compares_the_views_of_the_layers() -> None:
     assert Driver.validate
-    assert RunEnd().updates == float("inf")
 
 
 @pytest.fixture
-def own_policy() -> type:
+def own_policy(monkeypatch: pytest.MonkeyPatch) -> type:
     """The policy of the example, as a user wrote it."""
-    code = (Path(__file__).parents[1] / "examples" / "own_policy.py").read_text()
-    names: dict[str, type] = {"__name__": "own_policy"}  # type: ignore[dict-item]
-    exec(compile(code, "own_policy.py", "exec"), names)
-    return names["Periodic"]
+    path = Path(__file__).parents[1] / "examples" / "own_policy.py"
+    spec = importlib.util.spec_from_file_location("own_policy_of_the_driver", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # where dataclasses and type hints look for it
+    spec.loader.exec_module(module)
+    found: type = module.Periodic
+    return found

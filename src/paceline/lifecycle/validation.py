@@ -26,7 +26,8 @@ def check_views(lifecycle: Lifecycle, port: PortView | None = None) -> None:
     _check_samples(lifecycle)
     if port is not None:
         progress = lifecycle.coordinator.progress
-        _same("version of progress and store", progress.version, port.version or progress.version)
+        if port.version is not None:
+            _same("version of progress and store", progress.version, port.version)
         lost = [gradient for gradient in port.set_aside if gradient not in progress.pending]
         _same("gradients that are set aside and have a fate", lost, [])
 
