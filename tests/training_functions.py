@@ -37,7 +37,7 @@ def wait_for(path: Path) -> None:
 
 def write(path: Path, content: Any) -> None:
     """Whoever sees this file sees all of it."""
-    unfinished = path.with_name(f".{path.name}")
+    unfinished = path.with_name(f".{path.name}-{os.getpid()}")  # several workers may write the same file
     unfinished.write_text(json.dumps(content))
     unfinished.rename(path)
 

@@ -76,6 +76,21 @@ def make_optimizer(
     return optimizer
 
 
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """Its step without torch's wrapping (a label for the profiler, hooks), which takes longer than the step of a small
+    model does. Where something may lean on the wrapping, as schedulers do, it stays."""
+    kind = type(optimizer)
+    if kind not in ELEMENTWISE or "step" in vars(optimizer) or optimizer.defaults.get("differentiable"):
+        return optimizer.step
+    bare = inspect.unwrap(kind.step)
+
+    def step() -> None:
+        with torch.no_grad():
+            bare(optimizer)
+
+    return step
+
+
 def make_scheduler(spec: OptimizerSpec, optimizer: torch.optim.Optimizer) -> Any:
     if spec.scheduler is None:
         return None

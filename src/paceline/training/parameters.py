@@ -18,7 +18,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Statistics
 from paceline.training.choices import LR_SCALINGS
 from paceline.training.layout import Layout, views
-from paceline.training.optimizers import OptimizerSpec, make_optimizer, make_scheduler, pieces_of
+from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer, make_scheduler, pieces_of
 from paceline.training.updates import Contribution, Rate, combine, correct
 
 
@@ -37,6 +37,7 @@ class ParameterStore:
         self.optimizer = make_optimizer(spec, self._pieces, self._tensors)
         self._every = spec.scheduler_every
         self._scheduler = make_scheduler(spec, self.optimizer)
+        self._bare_step = bare_step(self.optimizer)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
 
     @property
@@ -72,7 +73,7 @@ class ParameterStore:
             parameter.grad = piece
         scale = self._rate_scale(share)
         if scale == 1.0:
-            self.optimizer.step()
+            self._bare_step()
         else:
             self._step_at(scale)
         for parameter in self._tensors:
@@ -84,7 +85,7 @@ class ParameterStore:
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * scale
         try:
-            self.optimizer.step()
+            self._bare_step()
         finally:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
