@@ -6,6 +6,8 @@ shared slot and look whether it is finite, tell the server, update there, copy t
 the elapsed time over all cycles of all workers. Beside it, with torch alone and in the same run: one gradient copy, one
 update and one parameter copy, with one thread and with as many as there are cores. The best of the repetitions counts
 on both sides. Memory is that of the server's process, with momentum: what it has alone, and the shared slots.
+Then momentum SGD and AdamW as they are and with stale gradients corrected, alternating. There the gradient is a copy of
+the parameters, so that the loss curves and all parts of the correction have work to do.
 """
 
 from __future__ import annotations
@@ -42,25 +44,43 @@ class Flat(nn.Module):
         self.weights = nn.ParameterList([nn.Parameter(torch.zeros(size // TENSORS)) for _ in range(TENSORS)])
 
 
-def cycle(worker: paceline.Worker, size: int, cycles: int, momentum: float, into: str) -> None:
+KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
+    "sgd": (torch.optim.SGD, {}),
+    "momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "adamw": (torch.optim.AdamW, {}),
+}
+
+
+def cycle(worker: paceline.Worker, size: int, cycles: int, kind: str, curved: bool, into: str) -> None:
     model = Flat(size)
-    optimizer = worker.optimizer(model, torch.optim.SGD, lr=1e-6, momentum=momentum)
-    for parameter in model.parameters():
+    optimizer_class, arguments = KINDS[kind]
+    optimizer = worker.optimizer(model, optimizer_class, lr=1e-6, **arguments)
+    parameters = list(model.parameters())
+    for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
-    for _ in range(max(3, cycles // 5)):
+
+    def step() -> None:
+        if curved:
+            for parameter in parameters:
+                assert parameter.grad is not None
+                torch.add(parameter.detach(), 1.0, out=parameter.grad)
         optimizer.step()
+
+    for _ in range(max(3, cycles // 5)):
+        step()
     began = time.monotonic()
     for _ in range(cycles):
-        optimizer.step()
+        step()
     Path(into, str(worker.index)).write_text(json.dumps([began, time.monotonic()]))
 
 
-def cycles_per_second(size: int, workers: int) -> float:
+def cycles_per_second(
+    size: int, workers: int, kind: str = "sgd", stale: str = "none", *, curved: bool = False
+) -> float:
     cycles = max(20, int(SECONDS / (150e-6 + size * 1.2e-9) / workers))
     with tempfile.TemporaryDirectory() as into:
-        paceline.launch(
-            partial(cycle, size=size, cycles=cycles, momentum=0.0, into=into), workers=workers, policy="asp"
-        )
+        train = partial(cycle, size=size, cycles=cycles, kind=kind, curved=curved, into=into)
+        paceline.launch(train, workers=workers, policy="asp", stale=stale)
         times = [json.loads(path.read_text()) for path in Path(into).iterdir()]
     return sum(cycles / (end - began) for began, end in times)
 
@@ -113,7 +133,7 @@ def server_memory(size: int, workers: int) -> dict[str, float]:
     warm_up()  # torch's own modules are no matter of the size
     watch = MemoryWatch()
     with tempfile.TemporaryDirectory() as into:
-        train = partial(cycle, size=size, cycles=60, momentum=0.9, into=into)
+        train = partial(cycle, size=size, cycles=60, kind="momentum", curved=False, into=into)
         paceline.launch(train, workers=workers, policy="bsp", observers=[watch])
     one = 4 * size
     # Half of a segment is the gradient slot; the other half is the worker's own replica of the model.
@@ -125,6 +145,22 @@ def server_memory(size: int, workers: int) -> dict[str, float]:
         "segment_bytes": watch.segments,
         "parameters_state_and_slots_bytes": allowed,
         "ratio": held / allowed,
+    }
+
+
+def corrected(size: int, kind: str, repeat: int) -> dict[str, float | str]:
+    """Two workers, as they are and corrected, in turn."""
+    rates: dict[str, list[float]] = {"none": [], "auto": []}
+    for _ in range(repeat):
+        for stale, found in rates.items():
+            found.append(cycles_per_second(size, 2, kind, stale, curved=True))
+    as_it_is, fixed = (1 / max(rates[stale]) for stale in ("none", "auto"))
+    return {
+        "parameters": size,
+        "optimizer": kind,
+        "seconds_per_cycle": as_it_is,
+        "corrected_seconds_per_cycle": fixed,
+        "ratio": fixed / as_it_is,
     }
 
 
@@ -166,9 +202,19 @@ def main() -> None:
                 f" {row['ratio_all_threads']:>11.2f}",
                 flush=True,
             )
+    corrections = []
+    print(" ".join(f"{heading:>11}" for heading in ("parameters", "optimizer", "us/cycle", "corrected", "x")))
+    for size in map(int, given.sizes.split(",")):
+        for kind in ("momentum", "adamw"):
+            one = corrected(size, kind, given.repeat)
+            corrections.append(one)
+            times = [f"{one[key] * 1e6:>11,.0f}" for key in ("seconds_per_cycle", "corrected_seconds_per_cycle")]
+            print(f"{size:>11,} {kind:>11} {' '.join(times)} {one['ratio']:>11.2f}", flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     facts = {"cores": cores, "python": platform.python_version(), "torch": torch.__version__}
-    given.out.write_text(json.dumps({**facts, "cycles": rows, "memory": memory}, indent=2) + "\n")
+    given.out.write_text(
+        json.dumps({**facts, "cycles": rows, "corrections": corrections, "memory": memory}, indent=2) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from torch import nn
 
 from paceline.core.messages import Unit
 from paceline.lifecycle.work import Work, WorkLedger
+from paceline.training.choices import UpdateOptions
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.parameters import ParameterStore
@@ -87,4 +88,6 @@ def store_of(
 ) -> ParameterStore:
     layout = layout_of(model)
     names = [entry.name for entry in layout.parameters]
-    return ParameterStore(layout, flat_of(model), OptimizerSpec(kind, dict(arguments), [(names, {})]), lr_scaling)
+    return ParameterStore(
+        layout, flat_of(model), OptimizerSpec(kind, dict(arguments), [(names, {})]), UpdateOptions(lr_scaling)
+    )

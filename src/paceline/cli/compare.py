@@ -46,7 +46,8 @@ def compare_command(
     momentum: options.Momentum = None,
     batch_size: options.BatchSize = None,
     evaluate_every: options.EvaluateEvery = None,
-    lr_scaling: options.LrScaling = "linear",
+    lr_scaling: options.LrScaling = "auto",
+    stale: options.Stale = "auto",
     processes: Annotated[int | None, Option(help="Runs at a time. Default: as many as there are cores.")] = None,
     out: Annotated[Path, Option(help="Results and plots go here; the same comparison goes on where it was.")] = Path(
         "comparison"
@@ -86,6 +87,7 @@ def compare_command(
         momentum=momentum,
         batch_size=batch_size,
         lr_scaling=lr_scaling,
+        stale=stale,
         evaluate_every=evaluate_every,
         stop_at=target_accuracy if stop_at_target else None,
     )

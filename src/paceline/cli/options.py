@@ -41,7 +41,10 @@ LearningRate: TypeAlias = Annotated[float | None, Option(help="Learning rate for
 Momentum: TypeAlias = Annotated[float | None, Option(help="Of sgd.")]
 BatchSize: TypeAlias = Annotated[int | None, Option(help="Samples in a worker's batch.")]
 LrScaling: TypeAlias = Annotated[
-    str, Option(help="How the learning rate follows an update's share of a round: linear, sqrt, none.")
+    str, Option(help="How the learning rate follows an update's share of a round: auto, linear, sqrt, none.")
+]
+Stale: TypeAlias = Annotated[
+    str, Option(help="Make up for stale gradients: auto (where it helps), correct (or refuse to begin), none.")
 ]
 Device: TypeAlias = Annotated[str, Option(help="cpu, cuda, cuda:1; auto: the GPUs in turn, or the CPU.")]
 NotFinite: TypeAlias = Annotated[str, Option(help="At a NaN or infinite gradient: stop, or skip and count.")]

@@ -36,6 +36,7 @@ class TrainingRequest(msgspec.Struct, frozen=True):
     epochs: int
     seed: int
     lr_scaling: str
+    stale: str
     not_finite: str
     evaluate_every: int | None
     target: float | None
@@ -49,6 +50,7 @@ def check(request: TrainingRequest) -> None:
     request.group.check(
         epochs=request.epochs,
         lr_scaling=request.lr_scaling,
+        stale=request.stale,
         not_finite=request.not_finite,
         evaluate_every=request.evaluate_every,
     )
@@ -108,6 +110,7 @@ def _run(
             epochs=request.epochs,
             seed=request.seed,
             lr_scaling=request.lr_scaling,
+            stale=request.stale,
             not_finite=request.not_finite,
             evaluate=evaluate,
             evaluate_every=request.evaluate_every,

@@ -44,7 +44,7 @@ class Statistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     squared_norm: float
     variance: float | None = None  # sum of |g_i - mean|^2 / (k - 1); None for a single gradient
     loss: float | None = None
-    learning_rate: float | None = None  # of a full round, as the optimizer has it now, momentum included
+    learning_rate: float | None = None  # of a full round: how far a lasting gradient of 1 moves a parameter
     lr_scaling: str | None = None  # how the rate follows an update's share of a round: linear, sqrt, none
 
 
@@ -117,6 +117,19 @@ class InterruptWorker(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker
+
+
+NOT_STALE, NOT_WANTED = "no gradient is stale", "as asked for"
+NO_CORRECTION_EXPECTED = (NOT_STALE, NOT_WANTED)  # reasons that nobody has to be told
+
+
+class UpdateRule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the parameter store makes updates, in words: what a trace must be retrained with."""
+
+    optimizer: str
+    lr_scaling: str
+    correction: str = "none"  # of stale gradients
+    why: str = ""  # there is none
 
 
 class Estimates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -50,7 +50,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     learning_rate: float | None = None
     momentum: float | None = None
     batch_size: int | None = None
-    lr_scaling: str = "linear"
+    lr_scaling: str = "auto"
+    stale: str = "auto"
     evaluate_every: int | None = None
     test_samples: int | None = None  # evaluate on the first so many only
     stop_at: float | None = None  # end a run when it finds this accuracy
@@ -157,6 +158,7 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
             msgspec.structs.replace(comparison.simulation, seed=trial.seed),
             epochs=comparison.epochs,
             lr_scaling=comparison.lr_scaling,
+            stale=comparison.stale,
             evaluate_every=comparison.evaluate_every,
             speeds=speeds,
             observers=[choices, timeline],

@@ -14,7 +14,7 @@ from paceline.core.spec import build
 from paceline.runtimes.iteration_times import read_iteration_times
 from paceline.runtimes.pace import Pace
 from paceline.runtimes.speeds import SPEEDS, Constant, Recorded, Slowdown, SpeedModel
-from paceline.training.choices import LR_SCALINGS, NOT_FINITE
+from paceline.training.choices import LR_SCALINGS, NOT_FINITE, STALE
 
 MOST_PROCESSES = 1024
 
@@ -31,7 +31,12 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     speed: str | None = None
     trace: str | None = None
 
-    def check(self, *, epochs: int, lr_scaling: str, not_finite: str, evaluate_every: int | None) -> None:
+    @property
+    def largest(self) -> int:
+        """How many workers it may come to have, as far as is known at its beginning."""
+        return self.workers if self.most is None else self.most
+
+    def check(self, *, epochs: int, lr_scaling: str, stale: str, not_finite: str, evaluate_every: int | None) -> None:
         """ConfigurationError if anything about a run with this group is impossible."""
         for what, value in (("workers", self.workers), ("epochs", epochs), ("evaluate_every", evaluate_every)):
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -42,15 +47,15 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         for what, given, known in (
             ("lr_scaling", lr_scaling, LR_SCALINGS),
+            ("stale", stale, STALE),
             ("not_finite", not_finite, NOT_FINITE),
         ):
             if given not in known:
                 raise ConfigurationError(f"unknown {what} {given!r}; there are: {', '.join(known)}")
         self._check_range()
-        largest = self.workers if self.most is None else self.most
         for slowdown in self.slowdowns:
-            if not 0 <= slowdown.worker < largest:
-                raise ConfigurationError(f"slowdown of worker {slowdown.worker}: workers are 0 to {largest - 1}")
+            if not 0 <= slowdown.worker < self.largest:
+                raise ConfigurationError(f"slowdown of worker {slowdown.worker}: workers are 0 to {self.largest - 1}")
             if not 1 <= slowdown.factor < math.inf or not 0 <= slowdown.begin < slowdown.until:
                 raise ConfigurationError(
                     f"slowdown of worker {slowdown.worker} by {slowdown.factor:g} from {slowdown.begin:g} to"

@@ -7,22 +7,24 @@ work that was dropped is not in the trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
 from paceline.core.errors import TraceError
 from paceline.core.messages import (
+    NOT_STALE,
     ApplyUpdate,
     DiscardGradient,
     Gradient,
     GradientArrived,
     Record,
     SendParameters,
+    UpdateRule,
     WorkerLeft,
 )
 from paceline.lifecycle.rounds import Round
+from paceline.recording.trace import Trace
+from paceline.training.choices import UpdateOptions
 from paceline.training.gradients import Gradients
 from paceline.training.layout import views
 from paceline.training.parameters import ParameterStore
@@ -31,26 +33,45 @@ from paceline.training.updates import Contribution
 
 
 def retrain(
-    records: Iterable[Record], task: Task, *, seed: int, lr_scaling: str = "linear", threads: int = 1
+    trace: Trace,
+    task: Task,
+    *,
+    seed: int,
+    lr_scaling: str = "auto",
+    stale: str = "auto",
+    threads: int = 1,
 ) -> dict[str, Tensor]:
-    """The parameters, by name, that the recorded run came to: to the bit, with the threads that its workers had."""
+    """The parameters, by name, that the recorded run came to: to the bit, with the threads that its workers had.
+
+    TraceError if updates would be made in another way than the recorded run made them.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    recorded = trace.header.updates
+    may_be_stale = recorded is not None and recorded.why != NOT_STALE
     try:
-        follower = _Follower(task, seed, lr_scaling)
-        for record in records:
+        follower = _Follower(task, seed, UpdateOptions(lr_scaling, stale, may_be_stale))
+        if recorded is not None and recorded != follower.store.rule:
+            raise TraceError(
+                f"{trace.path}: its updates were made with {_words(recorded)}, and these would be with"
+                f" {_words(follower.store.rule)}"
+            )
+        for record in trace:
             follower.follow(record)
     finally:
         torch.set_num_threads(before)
     return {name: tensor.clone() for name, tensor in follower.store.parameters.items()}
 
 
+def _words(rule: UpdateRule) -> str:
+    return f"{rule.optimizer}, lr_scaling={rule.lr_scaling}, correction of stale gradients: {rule.correction}"
+
+
 class _Follower:
-    def __init__(self, task: Task, seed: int, lr_scaling: str) -> None:
+    def __init__(self, task: Task, seed: int, options: UpdateOptions) -> None:
         self._gradients = Gradients(task, seed)
-        self.store = ParameterStore(
-            self._gradients.layout, self._gradients.initial, self._gradients.optimizer_spec(), lr_scaling
-        )
+        spec = self._gradients.optimizer_spec()
+        self.store = ParameterStore(self._gradients.layout, self._gradients.initial, spec, options)
         self.store.epoch_samples = len(task.train)
         self._round = Round()
         self._arrived: dict[Gradient, tuple[Tensor, GradientArrived]] = {}  # without a fate
@@ -97,8 +118,18 @@ class _Follower:
         contributions = []
         for gradient, weight in zip(gradients, weights, strict=True):
             flat, event = self._arrived.pop(gradient)
-            contributions.append(Contribution(flat, event.samples, weight))
-        self.store.apply(contributions, self._round.samples)
+            contributions.append(
+                Contribution(
+                    flat,
+                    event.samples,
+                    weight,
+                    worker=gradient.worker,
+                    version=event.version,
+                    staleness=self.store.version - event.version,
+                    pulled=self._versions[event.version],
+                )
+            )
+        self.store.apply(contributions, self._round.samples, departed=self._round.take_departed())
         self._versions[self.store.version] = self.store.flat.clone()
         least = min(self._held.values(), default=0)
         for number in [number for number in self._versions if number < least]:

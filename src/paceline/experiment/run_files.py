@@ -12,8 +12,10 @@ import msgspec
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
+from paceline.core.messages import UpdateRule
 from paceline.experiment.group import Group
 from paceline.recording.metrics import Summary
+from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.local.control import Control
@@ -23,7 +25,7 @@ MODEL = Path("checkpoints") / "model.safetensors"
 
 
 class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """config.json: what a run was told."""
+    """config.json: what a run was told, and, once it has begun, how its updates are made."""
 
     policy: str
     group: Group
@@ -31,14 +33,22 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int
     lr_scaling: str
     train: str
+    stale: str = "auto"
+    updates: UpdateRule | None = None
 
 
-class RunFiles:
+def name_of(train: Callable[..., Any]) -> str:
+    name = f"{getattr(train, '__module__', '')}.{getattr(train, '__qualname__', type(train).__name__)}"
+    return str(getattr(train, "description", name))
+
+
+class RunFiles(Observer):
     """Open for as long as the run goes on. `finish` writes what is known only at its end."""
 
-    def __init__(self, directory: Path, policy: str) -> None:
+    def __init__(self, directory: Path, configuration: Configuration) -> None:
         self.directory = directory
-        self._policy = policy
+        self._configuration = configuration
+        self._policy = configuration.policy
         self._finished = False
 
     def __enter__(self) -> RunFiles:
@@ -56,18 +66,15 @@ class RunFiles:
                 undo.pop_all()
         except OSError as problem:
             raise ConfigurationError(f"{self.directory}: cannot be written: {problem.strerror}") from None
+        self._write("config.json", self._configuration)
         return self
 
     def __exit__(self, *problem: object) -> None:
         self.finish(0.0, None)
         self.control.close()
 
-    def write_configuration(
-        self, *, policy: str, group: Group, epochs: int, seed: int, lr_scaling: str, train: Callable[..., Any]
-    ) -> None:
-        name = f"{getattr(train, '__module__', '')}.{getattr(train, '__qualname__', type(train).__name__)}"
-        name = getattr(train, "description", name)
-        self._write("config.json", Configuration(policy, group, epochs, seed, lr_scaling, name))
+    def begun(self, rule: UpdateRule) -> None:
+        self._write("config.json", msgspec.structs.replace(self._configuration, updates=rule))
 
     def finish(self, end: float, result: tuple[dict[str, Tensor], Summary, int] | None) -> None:
         if self._finished:

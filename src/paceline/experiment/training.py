@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
 from paceline.experiment.group import Group, group_of
-from paceline.experiment.run_files import RunFiles
+from paceline.experiment.run_files import Configuration, RunFiles, name_of
 from paceline.experiment.simulation import policy_for
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics, Summary
@@ -27,6 +27,7 @@ from paceline.recording.progress_log import Evaluation
 from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
 from paceline.runtimes.local.process import Assignment
 from paceline.runtimes.local.server import LocalServer
+from paceline.training.choices import UpdateOptions
 from paceline.training.task import Task
 from paceline.training.worker import Worker
 
@@ -86,7 +87,8 @@ def launch(
     seed: int = 0,
     slowdown: Mapping[int, float] | None = None,
     speed: str | None = None,
-    lr_scaling: str = "linear",
+    lr_scaling: str = "auto",
+    stale: str = "auto",
     device: str = "auto",
     not_finite: str = "stop",
     evaluate: Callable[[dict[str, Tensor]], Any] | None = None,
@@ -104,14 +106,17 @@ def launch(
     `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
     "lognormal:seconds=0.02". `evaluate(state)` gets a state_dict in a process of its own, each epoch or each
     `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`: "stop" or "skip".
+    `stale`: "auto" makes up for stale gradients where the policy applies them and the optimizer allows it, "none" never
+    does, "correct" refuses to begin where it cannot. `lr_scaling`: how the rate follows an update's share of a round.
     `run_dir`: where configuration, trace, metrics and the final model go. `group`: all of that about workers and speeds
     in one object. Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt.
     """
     refuse_inside_a_worker()
     if group is None:
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device)
-    group.check(epochs=epochs, lr_scaling=lr_scaling, not_finite=not_finite, evaluate_every=evaluate_every)
+    group.check(epochs=epochs, lr_scaling=lr_scaling, stale=stale, not_finite=not_finite, evaluate_every=evaluate_every)
     chosen = policy_for(policy, group.workers)
+    updates = UpdateOptions(lr_scaling, stale, chosen.applies_stale and group.largest > 1)
     paces = group.paces()
     devices = group.devices()
     threads = group.threads()
@@ -130,11 +135,8 @@ def launch(
 
     metrics, collector = RunMetrics(), _Collector()
     with ExitStack() as stack:
-        files = None if run_dir is None else stack.enter_context(RunFiles(Path(run_dir), str(chosen)))
-        if files is not None:
-            files.write_configuration(
-                policy=str(chosen), group=group, epochs=epochs, seed=seed, lr_scaling=lr_scaling, train=train
-            )
+        configuration = Configuration(str(chosen), group, epochs, seed, lr_scaling, name_of(train), stale)
+        files = None if run_dir is None else stack.enter_context(RunFiles(Path(run_dir), configuration))
         launcher = stack.enter_context(Launcher(train, evaluate, assignment))
         server = LocalServer(
             launcher,
@@ -143,10 +145,10 @@ def launch(
             least=group.least,
             most=group.most,
             epochs=epochs,
-            lr_scaling=lr_scaling,
+            updates=updates,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
-            observers=[metrics, collector, *([files.trace, files.metrics] if files else []), *observers],
+            observers=[metrics, collector, *([files.trace, files.metrics, files] if files else []), *observers],
             control=None if files is None else files.control,
         )
         try:

@@ -19,6 +19,7 @@ from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.simulated.simulator import RunEnd, Simulator
 from paceline.runtimes.speeds import SpeedModel
+from paceline.training.choices import UpdateOptions
 from paceline.training.gradients import DivergedError
 from paceline.training.learner import Learner
 from paceline.training.task import Task
@@ -56,7 +57,8 @@ def train_virtually(
     simulation: Simulation,
     *,
     epochs: int = 1,
-    lr_scaling: str = "linear",
+    lr_scaling: str = "auto",
+    stale: str = "auto",
     evaluate_every: int | None = None,
     speeds: Mapping[int, SpeedModel] | None = None,
     trace_file: Path | None = None,
@@ -74,15 +76,18 @@ def train_virtually(
         task,
         epochs=epochs,
         seed=simulation.seed,
-        lr_scaling=lr_scaling,
+        updates=UpdateOptions(lr_scaling, stale, chosen.applies_stale and len(speeds) > 1),
         statistics=chosen.wants_statistics,
     )
     metrics = RunMetrics()
     writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
+    watching = [metrics, *([writer] if writer else []), *observers]
+    for observer in watching:
+        observer.begun(learner.store.rule)
     simulator = Simulator(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
-        [metrics, *([writer] if writer else []), *observers],
+        watching,
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
         time_scale=min(speed.mean for speed in speeds.values()),

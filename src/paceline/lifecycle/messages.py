@@ -143,6 +143,7 @@ class MakeUpdate(msgspec.Struct, frozen=True, gc=False):
     version: int  # after the update
     parts: tuple[Part, ...] = ()  # none, in a run that only keeps time
     samples_per_round: float = 1.0
+    departed: tuple[int, ...] = ()  # workers that left since the last update: what is kept of them can go after it
 
 
 class SetAside(msgspec.Struct, frozen=True, gc=False):
@@ -150,6 +151,7 @@ class SetAside(msgspec.Struct, frozen=True, gc=False):
 
     gradient: Gradient
     seat: int
+    version: int  # of the parameters that it was computed on
 
 
 class Discard(msgspec.Struct, frozen=True, gc=False):

@@ -90,7 +90,7 @@ class Orders(TimedOrders):
         for gradient, arrived, weight in zip(command.gradients, self._coordinator.settled, weights, strict=False):
             parts.append(Part(arrived, self._place_of(gradient), weight, version - 1 - arrived.version))
             self._samples.applied(arrived)
-        self.outputs.append(MakeUpdate(version, tuple(parts), self._round.samples))
+        self.outputs.append(MakeUpdate(version, tuple(parts), self._round.samples, self._round.take_departed()))
 
     def _discard(self, gradient: Gradient) -> None:
         self.outputs.append(Discard(gradient, self._place_of(gradient)))
@@ -120,5 +120,5 @@ class Orders(TimedOrders):
         if seat.slot_used:
             gradient = Gradient(seat.worker, seat.pushed - seat.pushed_before)
             if gradient in self._progress.pending:
-                self.outputs.append(SetAside(gradient, seat.index))
+                self.outputs.append(SetAside(gradient, seat.index, seat.version))
             seat.slot_used = False

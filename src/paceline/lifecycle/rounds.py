@@ -29,6 +29,7 @@ class Round:
         self._samples = 0  # in all of these batches
         self._pulls = 0
         self._size = 1.0
+        self._departed: list[int] = []
 
     @property
     def workers(self) -> list[int]:
@@ -59,7 +60,8 @@ class Round:
 
     def leave(self, worker: int, reason: str) -> None:
         batch = self._batches.pop(worker, 0)
-        self._pulled.pop(worker, None)
+        if self._pulled.pop(worker, None) is not None:
+            self._departed.append(worker)
         if reason in AT_THE_END and batch:
             self._absent[worker] = _Absence(batch, self._pulls, dict.fromkeys(self._pulled))
         else:
@@ -67,6 +69,12 @@ class Round:
         for absence in self._absent.values():
             absence.missing.pop(worker, None)
         self._end_absences()
+
+    def take_departed(self) -> tuple[int, ...]:
+        """The members that left since this was last asked."""
+        departed = tuple(self._departed)
+        self._departed.clear()
+        return departed
 
     def _end_absences(self) -> None:
         if not self._pulled:

@@ -39,6 +39,11 @@ class Policy(ABC):
         """Whether UpdateApplied tells it anything: looking at gradients costs time."""
         return False
 
+    @property
+    def applies_stale(self) -> bool:
+        """Whether an update may have gradients of parameters that have changed since."""
+        return True
+
     @abstractmethod
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         """What follows from this event, which progress already contains."""

@@ -20,6 +20,10 @@ class BSP(Policy):
     summary = "everybody waits for everybody; one update per round"
     paper = "Valiant 1990"
 
+    @property
+    def applies_stale(self) -> bool:
+        return False
+
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         match event:
             case WorkerJoined(worker):

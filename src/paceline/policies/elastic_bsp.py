@@ -58,6 +58,10 @@ class ElasticBSP(Policy):
     _quota: dict[int, int] | None = kept(None)  # pushes until the barrier; None: watching
     _intervals: Intervals = kept()
 
+    @property
+    def applies_stale(self) -> bool:
+        return self.inside == "apply"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.objective != "spread" and self.search != "sweep":

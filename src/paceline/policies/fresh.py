@@ -26,6 +26,10 @@ class FreshGradients(Policy):
         "finish", "what a worker does when an update happens while it computes", choices=("finish", "interrupt", "pull")
     )
 
+    @property
+    def applies_stale(self) -> bool:
+        return False
+
     @abstractmethod
     def wanted(self, progress: Progress) -> int:
         """How many gradients of the current version make the next update."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paceline.core.messages import Record
+from paceline.core.messages import Record, UpdateRule
 
 if TYPE_CHECKING:  # the writer of that file is an observer itself
     from paceline.recording.progress_log import Evaluation, Measurement
@@ -13,6 +13,9 @@ if TYPE_CHECKING:  # the writer of that file is an observer itself
 
 class Observer:
     """Derive from it, and override what you want to see. All methods are called from the loop of the run: be quick."""
+
+    def begun(self, rule: UpdateRule) -> None:
+        """A run that trains begins, and this is how its updates are made."""
 
     def observe(self, record: Record) -> None:
         """One event with the commands that follow from it, before they are carried out."""

@@ -14,6 +14,7 @@ import msgspec
 
 from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import Record as Record
+from paceline.core.messages import UpdateRule
 from paceline.recording.observer import Observer
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ FORMAT = "paceline-trace-1"
 FLUSH_EVERY = 1.0  # seconds
 
 
-class Header(msgspec.Struct, frozen=True):
+class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     format: str
     policy: str = ""
+    updates: UpdateRule | None = None  # how they are made, in a run that trains
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -50,7 +52,17 @@ class TraceWriter(Observer):
         self._encoder = msgspec.json.Encoder()
         self._clock = clock
         self._records = 0
-        self._write(Header(FORMAT, policy))
+        self._header = Header(FORMAT, policy)
+        self._write_header()
+
+    def begun(self, rule: UpdateRule) -> None:
+        """Known before the first record is written: the header is written anew."""
+        self._file.seek(0)
+        self._header = msgspec.structs.replace(self._header, updates=rule)
+        self._write_header()
+
+    def _write_header(self) -> None:
+        self._write(self._header)
         self._flush()
 
     def observe(self, record: Record) -> None:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paceline.core.messages import AT_THE_END, WorkerLeft
+from paceline.core.messages import AT_THE_END, NO_CORRECTION_EXPECTED, UpdateRule, WorkerLeft
 from paceline.recording.metrics import RunMetrics, WorkerNow
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
@@ -37,6 +37,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     members: tuple[WorkerNow, ...]  # the first few
     more: int  # members that the table has no room for
     figures: Mapping[str, float]  # of the latest evaluation
+    rule: str = ""  # how updates are made
 
 
 class Drawer:
@@ -111,6 +112,11 @@ class LiveTable(Observer):
         self._drawer = drawer
         self._metrics = RunMetrics()
         self._figures: Mapping[str, float] = {}
+        self._rule = ""
+
+    def begun(self, rule: UpdateRule) -> None:
+        self._rule = rule_line(rule)
+        _tell_plainly(rule, self._title, self._drawer)
 
     def observe(self, record: Record) -> None:
         self._metrics.observe(record)
@@ -124,7 +130,7 @@ class LiveTable(Observer):
     def measured(self, measurement: Measurement) -> None:
         members = self._metrics.members(measurement.seconds)
         shown = tuple(members[:MOST_ROWS])
-        self._drawer.show(Snapshot(measurement, shown, len(members) - len(shown), self._figures))
+        self._drawer.show(Snapshot(measurement, shown, len(members) - len(shown), self._figures, self._rule))
 
 
 class PlainLines(Observer):
@@ -135,6 +141,10 @@ class PlainLines(Observer):
         self._drawer = drawer
         self._next = LINE_EVERY
         self._next_evaluation = 0.0
+
+    def begun(self, rule: UpdateRule) -> None:
+        self._print(rule_line(rule))
+        _tell_plainly(rule, self._title, self._drawer)
 
     def observe(self, record: Record) -> None:
         lost = loss_of_a_worker(record)
@@ -155,6 +165,17 @@ class PlainLines(Observer):
 
     def _print(self, line: str) -> None:
         self._drawer.print(f"{self._title}: {line}")
+
+
+def rule_line(rule: UpdateRule) -> str:
+    """How updates are made, in a few words."""
+    corrected = "" if rule.correction == "none" else f", stale gradients: {rule.correction}"
+    return f"{rule.optimizer}{corrected}"
+
+
+def _tell_plainly(rule: UpdateRule, title: str, drawer: Drawer) -> None:
+    if rule.correction == "none" and rule.why not in NO_CORRECTION_EXPECTED:
+        drawer.print(f"{title}: stale gradients are applied as they are: {rule.why}")
 
 
 def loss_of_a_worker(record: Record) -> str:
@@ -195,8 +216,9 @@ def table_of(title: str, snapshot: Snapshot) -> Group:
         share = percent(member.waiting_share)
         table.add_row(str(member.worker), f"{member.pushes:,}", f"{rate:,.0f}", share, bar, state)
     run = Text.assemble((title, "bold"), "  ", progress_line(snapshot.measurement, snapshot.figures))
+    rule = [Text(snapshot.rule, style="dim")] if snapshot.rule else []
     more = [Text(f"and {snapshot.more} more", style="dim")] if snapshot.more else []
-    return Group(run, table, *more)
+    return Group(run, *rule, table, *more)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ decided, the gradient is set aside.
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from torch import Tensor
 
@@ -22,6 +23,7 @@ class HandedIn(NamedTuple):
 
     gradient: Tensor
     squared_norm: float | None = None
+    pulled: Tensor | None = None  # the parameters that it was computed on
 
 
 class Aggregation:
@@ -37,17 +39,32 @@ class Aggregation:
         self._owns_memory = owns_memory
         self._handed_in: dict[int, HandedIn] = {}  # by seat: its latest
         self._set_aside: dict[Gradient, HandedIn] = {}
+        self._copies: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # by version
 
-    def hand_in(self, seat: int, gradient: Tensor, squared_norm: float | None = None) -> None:
-        """It stays where it lies until its fate is decided, so nobody may write there."""
-        self._handed_in[seat] = HandedIn(gradient, squared_norm)
+    def hand_in(
+        self, seat: int, gradient: Tensor, squared_norm: float | None = None, pulled: Tensor | None = None
+    ) -> None:
+        """It stays where it lies until its fate is decided, so nobody may write there.
 
-    def set_aside(self, gradient: Gradient, seat: int) -> None:
+        `pulled`: the parameters that it was computed on, which a correction of stale gradients looks at.
+        """
+        self._handed_in[seat] = HandedIn(gradient, squared_norm, pulled)
+
+    def set_aside(self, gradient: Gradient, seat: int, version: int) -> None:
         """Its process goes on, or is gone, before its fate is decided."""
         handed_in = self._handed_in.pop(seat)
         if not self._owns_memory:
             handed_in = handed_in._replace(gradient=handed_in.gradient.clone())
+        if self.store.corrects and handed_in.pulled is not None:
+            handed_in = handed_in._replace(pulled=self._kept(version, handed_in.pulled))
         self._set_aside[gradient] = handed_in
+
+    def _kept(self, version: int, pulled: Tensor) -> Tensor:
+        """A copy of the parameters of this version, one for all gradients that were computed on it."""
+        copy = self._copies.get(version)
+        if copy is None:
+            copy = self._copies[version] = pulled.clone()
+        return copy
 
     def forget(self, seat: int) -> None:
         """The memory of this process will be gone; what it handed in has its fate, or was set aside."""
@@ -55,7 +72,9 @@ class Aggregation:
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
         contributions = [self._contribution(part) for part in command.parts]
-        seen = self.store.apply(contributions, command.samples_per_round, statistics=self.statistics)
+        seen = self.store.apply(
+            contributions, command.samples_per_round, departed=command.departed, statistics=self.statistics
+        )
         return UpdateApplied(command.version, seen)
 
     def _contribution(self, part: Part) -> Contribution:
@@ -71,6 +90,7 @@ class Aggregation:
             arrived.version,
             part.staleness,
             arrived.units,
+            taken.pulled,
         )
 
     def discard(self, gradient: Gradient, seat: int) -> None:

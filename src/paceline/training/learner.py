@@ -19,6 +19,7 @@ from paceline.lifecycle.messages import MakeUpdate
 from paceline.lifecycle.validation import PortView
 from paceline.lifecycle.work import Work
 from paceline.training.aggregation import Aggregation
+from paceline.training.choices import AS_USUAL, UpdateOptions
 from paceline.training.gradients import Gradients
 from paceline.training.layout import average, squared_norm, views
 from paceline.training.parameters import ParameterStore
@@ -48,13 +49,19 @@ class Learner:
     """What the simulator asks for gradients and updates. Workers are named by their seats."""
 
     def __init__(
-        self, task: Task, *, epochs: int, seed: int, lr_scaling: str = "linear", statistics: bool = False
+        self,
+        task: Task,
+        *,
+        epochs: int,
+        seed: int,
+        updates: UpdateOptions = AS_USUAL,
+        statistics: bool = False,
     ) -> None:
         seed_everything(seed)
         self._gradients = Gradients(task, seed)
         self._evaluated = replace(task, model=copy.deepcopy(task.model))
         spec = self._gradients.optimizer_spec()
-        self.store = ParameterStore(self._gradients.layout, self._gradients.initial, spec, lr_scaling)
+        self.store = ParameterStore(self._gradients.layout, self._gradients.initial, spec, updates)
         self.store.epoch_samples = len(task.train)
         self.work = Work(len(task.train), task.batch_size, task.sharding)
         self.epochs = epochs
@@ -89,7 +96,7 @@ class Learner:
         flat = free.pop() if free else torch.empty_like(self.store.flat)
         loss = self._gradients.compute(replica.holds.parameters, self._buffers[seat], [replica.unit], flat, seat)
         norm = squared_norm(flat) if self._aggregation.statistics else None  # while it is in the cache
-        self._aggregation.hand_in(seat, flat, norm)
+        self._aggregation.hand_in(seat, flat, norm, replica.holds.flat)
         return replica.unit.samples, loss
 
     def leave(self, seat: int) -> None:
@@ -103,8 +110,8 @@ class Learner:
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
         return self._aggregation.make_update(command)
 
-    def set_aside(self, gradient: Gradient, seat: int) -> None:
-        self._aggregation.set_aside(gradient, seat)
+    def set_aside(self, gradient: Gradient, seat: int, version: int) -> None:
+        self._aggregation.set_aside(gradient, seat, version)
 
     def discard(self, gradient: Gradient, seat: int) -> None:
         self._aggregation.discard(gradient, seat)

@@ -31,6 +31,7 @@ class OptimizerSpec(NamedTuple):
     groups: list[tuple[list[str], dict[str, Any]]]
     scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
     scheduler_every: int | None = None  # samples between two of its steps; None: an epoch
+    stale: str | None = None  # what to do about stale gradients; None: as the run says
 
 
 class Piece(NamedTuple):

@@ -1,9 +1,10 @@
 """The parameter store: the one true copy of the parameters, and the optimizer that updates it.
 
-An update takes four steps: combine, correct (paceline.training.updates), step, schedule. It is the mean over the
-samples in it. The learning rate that the user gives is meant for one full round of the group; an update made of fewer
-samples is scaled by its share of a round, so that one rate suits every policy. Schedules count samples of the whole
-group for the same reason.
+An update takes four steps: combine, correct, step, schedule. It is the mean over the samples in it. Gradients that may
+be stale are corrected one by one, as they are combined, and that makes the step as well (paceline.training.stale);
+otherwise torch's own optimizer steps. The learning rate that the user gives is meant for one full round of the group;
+that of a smaller update is scaled (paceline.training.scaling). Schedules count samples of the whole group for the same
+reason.
 """
 
 from __future__ import annotations
@@ -15,15 +16,26 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import Statistics
-from paceline.training.choices import LR_SCALINGS
+from paceline.core.messages import NOT_STALE, NOT_WANTED, Statistics, UpdateRule
+from paceline.training.choices import AS_USUAL, LR_SCALINGS, STALE, UpdateOptions
 from paceline.training.layout import Layout, views
 from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer, make_scheduler, pieces_of
-from paceline.training.updates import Contribution, Rate, combine, correct
+from paceline.training.scaling import rate_scale, scaled_options, scaling_for
+from paceline.training.stale import Correction, refusal
+from paceline.training.updates import Contribution, Rate, combine, statistics_of
+
+LOOKED_AT = 1024  # numbers of the second moment, for the size of a step
 
 
 class ParameterStore:
-    def __init__(self, layout: Layout, initial: Tensor, spec: OptimizerSpec, lr_scaling: str = "linear") -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        initial: Tensor,
+        spec: OptimizerSpec,
+        options: UpdateOptions = AS_USUAL,
+    ) -> None:
+        lr_scaling = options.lr_scaling
         if lr_scaling not in LR_SCALINGS:
             raise ConfigurationError(f"unknown lr_scaling {lr_scaling!r}; there are: {', '.join(LR_SCALINGS)}")
         self.layout = layout
@@ -31,7 +43,8 @@ class ParameterStore:
         self.version = 0
         self.samples = 0  # seen by the whole group
         self.epoch_samples: int | None = None  # where the data set is known
-        self._lr_scaling = lr_scaling
+        self._scaling = scaling_for(spec.kind, lr_scaling)
+        self._corrected_scaling = None if lr_scaling == "auto" else lr_scaling
         self._pieces = pieces_of(layout, spec)
         self._tensors = [nn.Parameter(view) for view in self._views(self.flat)]
         self.optimizer = make_optimizer(spec, self._pieces, self._tensors)
@@ -39,6 +52,36 @@ class ParameterStore:
         self._scheduler = make_scheduler(spec, self.optimizer)
         self._bare_step = bare_step(self.optimizer)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        stale = options.stale if spec.stale is None else spec.stale
+        self._correction, why = self._make_correction(spec, stale, options.may_be_stale)
+        self.rule = UpdateRule(
+            spec.kind.__name__,
+            lr_scaling if self._correction is not None and lr_scaling == "auto" else self._scaling,
+            "none" if self._correction is None else self._correction.description,
+            why,
+        )
+
+    def _make_correction(self, spec: OptimizerSpec, stale: str, may_be_stale: bool) -> tuple[Correction | None, str]:
+        """How stale gradients are made up for; None: not at all, and why."""
+        if stale not in STALE:
+            raise ConfigurationError(f"unknown stale {stale!r}; there are: {', '.join(STALE)}")
+        if not may_be_stale:
+            return None, NOT_STALE
+        if stale == "none":
+            return None, NOT_WANTED
+        why = refusal(spec.kind, self.optimizer.param_groups, self.layout.dtype)
+        if why and stale == "correct":
+            raise ConfigurationError(f"stale='correct' is impossible: {why}. stale='auto' takes it as it is")
+        if why:
+            return None, why
+        if self._scheduler is not None:
+            self.optimizer.step()  # without a gradient it does nothing, and no schedule complains that it came first
+        return Correction(self.flat, self.layout, spec, self.optimizer), ""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether a contribution must come with the parameters that its gradient was computed on."""
+        return self._correction is not None
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -46,59 +89,87 @@ class ParameterStore:
         return views(self.flat, self.layout.parameters)
 
     def apply(
-        self, contributions: Sequence[Contribution], samples_per_round: float, *, statistics: bool = False
+        self,
+        contributions: Sequence[Contribution],
+        samples_per_round: float,
+        *,
+        departed: Sequence[int] = (),
+        statistics: bool = False,
     ) -> Statistics | None:
-        """Make one update of these gradients, and say what they were like if that is asked for."""
-        rate = Rate(self.step_size, self._lr_scaling) if statistics else None
-        gradient, seen = combine(contributions, rate)
-        correct(gradient, contributions)
+        """Make one update of these gradients, and say what they were like if that is asked for.
+
+        `departed`: the workers that left the group since the last update.
+        """
+        rate = Rate(self.step_size, self._scaling) if statistics else None
         samples = sum(contribution.samples for contribution in contributions)
-        self._step(gradient, samples / samples_per_round)
+        share = samples / samples_per_round
+        if self._correction is None:
+            gradient, seen = combine(contributions, rate)
+            self._step(gradient, share)
+        else:
+            seen = None if rate is None else statistics_of(contributions, rate)
+            self._correct_and_step(self._correction, contributions, min(1.0, share))
+            for worker in departed:
+                self._correction.forget(worker)
         self.version += 1
         self.samples += samples
         self._schedule(samples)
         return seen
 
+    def _correct_and_step(self, correction: Correction, contributions: Sequence[Contribution], share: float) -> None:
+        scaling = self._corrected_scaling
+        correction.step(contributions, share, None if scaling is None else rate_scale(scaling, share))
+
     @property
-    def step_size(self) -> float:
-        """How far a lasting gradient of 1 moves a parameter per full round: with momentum more than its rate."""
-        momentum, dampening = 0.0, 0.0
+    def step_size(self) -> float | None:
+        """How far a lasting gradient of 1 moves a parameter per full round; None: not known yet.
+
+        With momentum that is more than the rate. Adam and its kind divide by the size of gradients: on average over
+        what they have seen, by the square of a gradient.
+        """
+        group = self.optimizer.param_groups[0]
         if isinstance(self.optimizer, torch.optim.SGD):
-            momentum, dampening = (self.optimizer.param_groups[0][name] for name in ("momentum", "dampening"))
-        return self.learning_rate * (1 - dampening) / (1 - momentum) if 0 < momentum < 1 else self.learning_rate
+            momentum, dampening = group["momentum"], group["dampening"]
+            return self.learning_rate * (1 - dampening) / (1 - momentum) if 0 < momentum < 1 else self.learning_rate
+        if "betas" not in group and "alpha" not in group:
+            return self.learning_rate
+        state = self.optimizer.state.get(self._tensors[0], {})
+        seen = state.get("exp_avg_sq", state.get("square_avg"))
+        if seen is None:
+            return None
+        squares = seen.flatten()[:: -(-seen.numel() // LOOKED_AT)].double()
+        if "betas" in group:
+            squares = squares / (1 - group["betas"][1] ** float(state["step"]))
+        size = float((squares / (squares.sqrt() + group["eps"])).sum() / squares.sum())
+        return self.learning_rate * size if math.isfinite(size) else None
 
     def _step(self, gradient: Tensor, share: float) -> None:
         """One step of the optimizer, at the rate that an update of this share of a round has."""
         for parameter, piece in zip(self._tensors, self._views(gradient), strict=True):
             parameter.grad = piece
-        scale = self._rate_scale(share)
-        if scale == 1.0:
+        if share >= 1 or self._scaling == "none":
             self._bare_step()
         else:
-            self._step_at(scale)
+            self._scaled_step(share)
         for parameter in self._tensors:
             parameter.grad = None  # it lies in the memory of a process, which may be gone soon
 
-    def _step_at(self, scale: float) -> None:
+    def _scaled_step(self, share: float) -> None:
         groups = self.optimizer.param_groups
-        rates = [group["lr"] for group in groups]
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate * scale
+        scaled = [scaled_options(group, self._scaling, share) for group in groups]
+        before = [{name: group[name] for name in options} for group, options in zip(groups, scaled, strict=True)]
+        for group, options in zip(groups, scaled, strict=True):
+            group.update(options)
         try:
             self._bare_step()
         finally:
-            for group, rate in zip(groups, rates, strict=True):
-                group["lr"] = rate
+            for group, options in zip(groups, before, strict=True):
+                group.update(options)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         if len(self._pieces) == 1 and self._pieces[0].size == flat.numel():
             return [flat]
         return [flat[piece.begin : piece.begin + piece.size].view(piece.shape) for piece in self._pieces]
-
-    def _rate_scale(self, share: float) -> float:
-        if self._lr_scaling == "none" or share >= 1:
-            return 1.0
-        return share if self._lr_scaling == "linear" else math.sqrt(share)
 
     def _schedule(self, samples: int) -> None:
         """Step the schedule once for every stretch of samples that this update completed."""

@@ -1,4 +1,4 @@
-"""From the gradients of an update to the one that the optimizer sees: combine them, then correct the result."""
+"""From the gradients of an update to the one that the optimizer sees, and to what DBW is told of them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class Contribution(NamedTuple):
     version: int = 0  # of the parameters that it was computed on
     staleness: int = 0
     units: tuple[Unit, ...] = ()
+    pulled: Tensor | None = None  # these parameters, where a correction needs them
 
 
 class Rate(NamedTuple):
     """What DBW is told of the step that an update makes."""
 
-    step_size: float  # of a full round
+    step_size: float | None  # of a full round; None: not known
     lr_scaling: str
 
 
@@ -49,8 +50,10 @@ def combine(contributions: Sequence[Contribution], rate: Rate | None) -> tuple[T
     return total, None if rate is None else _statistics(contributions, shares, norms, total, rate)
 
 
-def correct(gradient: Tensor, contributions: Sequence[Contribution]) -> None:
-    """Make up for what is wrong with the combined gradient, in place, such as its age. Nothing is so far."""
+def statistics_of(contributions: Sequence[Contribution], rate: Rate) -> Statistics | None:
+    """What they were like; they stay as they are."""
+    first = contributions[0]
+    return combine([first._replace(gradient=first.gradient.clone()), *contributions[1:]], rate)[1]
 
 
 def _statistics(

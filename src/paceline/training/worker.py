@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.core.messages import Unit
 from paceline.lifecycle.work import Work
-from paceline.training.choices import SHARDINGS
+from paceline.training.choices import SHARDINGS, STALE
 from paceline.training.data import fetch, moved, order_of, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
@@ -98,22 +98,26 @@ class Worker:
         groups: Sequence[dict[str, Any]] | None = None,
         scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
         scheduler_every: int | None = None,
+        stale: str | None = None,
         **arguments: Any,
     ) -> RemoteOptimizer:
         """Hand the model over to the server, which keeps its parameters and this optimizer.
 
         The model moves to `worker.device`. `groups`: parameter groups as torch takes them, if not all parameters are
         treated alike. `scheduler`: makes a schedule of an optimizer, as `functools.partial(StepLR, step_size=10)` does;
-        the server steps it once per epoch of the whole group, or every `scheduler_every` samples.
+        the server steps it once per epoch of the whole group, or every `scheduler_every` samples. `stale`: as in
+        `launch`, and before what is said there.
         """
         if self._replica is not None:
             raise ConfigurationError("worker.optimizer was called twice; a run has one model and one optimizer")
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         model.to(self.device)
         layout = layout_of(model)
+        if stale is not None and stale not in STALE:
+            raise ConfigurationError(f"unknown stale {stale!r}; there are: {', '.join(STALE)}")
         spec = spec_of(layout, names, kind, groups, arguments)
         replica = self._replica = Replica(model, self._link.enter(layout))
-        self._link.begin(spec._replace(scheduler=scheduler, scheduler_every=scheduler_every))
+        self._link.begin(spec._replace(scheduler=scheduler, scheduler_every=scheduler_every, stale=stale))
         replica.take()
         replica.take_others()
         if self.index > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.core.messages import UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
@@ -19,6 +20,10 @@ class Gauge:
         self._epochs = epochs
         self._loss: float | None = None
         self._next = 0.0
+
+    def begin(self, rule: UpdateRule) -> None:
+        for observer in self._observers:
+            observer.begun(rule)
 
     def note_loss(self, loss: float | None) -> None:
         if loss is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.core.messages import UpdateApplied
+from paceline.core.messages import UpdateApplied, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -32,6 +32,7 @@ from paceline.runtimes.local.launcher import Launcher, Started
 from paceline.runtimes.local.loop import Loop
 from paceline.runtimes.local.memory import map_segment
 from paceline.training.aggregation import Aggregation
+from paceline.training.choices import UpdateOptions
 from paceline.training.layout import Layout, Segment, average, averaged_into, difference, views
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.parameters import ParameterStore
@@ -48,20 +49,22 @@ class LocalPort:
         launcher: Launcher,
         loop: Loop,
         *,
-        lr_scaling: str,
+        updates: UpdateOptions,
         statistics: bool,
         started: Callable[[Started], None],
+        begun: Callable[[UpdateRule], None],
     ) -> None:
-        """`started`: called with every new process."""
+        """`started`: called with every new process; `begun`: when the group begins, with how updates are made."""
         self.aggregation: Aggregation | None = None  # once the group has begun
         self.processes: dict[int, Started] = {}
         self.wake_time: float | None = None
         self._lifecycle = lifecycle
         self._launcher = launcher
         self._loop = loop
-        self._lr_scaling = lr_scaling
+        self._updates = updates
         self._statistics = statistics
         self._on_start = started
+        self._on_begin = begun
         self._segments: dict[int, Segment] = {}  # of the processes whose model is here
         self._optimizers: dict[int, bytes] = {}  # as they want it: a pickled OptimizerSpec
         self._buffers: dict[int, Mapping[str, Tensor]] = {}  # of processes that trained and have ended
@@ -88,7 +91,8 @@ class LocalPort:
 
     def take_gradient(self, seat: int, squared_norm: float | None) -> None:
         assert self.aggregation is not None
-        self.aggregation.hand_in(seat, self._segments[seat].gradient, squared_norm)
+        segment = self._segments[seat]
+        self.aggregation.hand_in(seat, segment.gradient, squared_norm, segment.parameters)
 
     def close_process(self, seat: int) -> int | None:
         """A process has ended: let go of its memory and descriptors. Its buffers count as long as the group's do."""
@@ -121,9 +125,10 @@ class LocalPort:
         for seat in command.seats[1:]:
             self._compare(seat, first.layout, f"that of worker {command.seats[0]}")
         spec: OptimizerSpec = pickle.loads(self._optimizers[command.seats[0]])
-        store = ParameterStore(first.layout, first.parameters, spec, self._lr_scaling)
+        store = ParameterStore(first.layout, first.parameters, spec, self._updates)
         self.aggregation = Aggregation(store, statistics=self._statistics)
         self._loop.short_wait.parameters = store.layout.parameter_count
+        self._on_begin(store.rule)
 
     def _compare(self, seat: int, layout: Layout, whose: str) -> None:
         if self._segments[seat].layout != layout:
@@ -158,7 +163,7 @@ class LocalPort:
 
     def set_aside(self, command: SetAside) -> None:
         assert self.aggregation is not None
-        self.aggregation.set_aside(command.gradient, command.seat)
+        self.aggregation.set_aside(command.gradient, command.seat, command.version)
 
     def discard(self, command: Discard) -> None:
         assert self.aggregation is not None

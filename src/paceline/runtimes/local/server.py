@@ -45,6 +45,7 @@ from paceline.runtimes.local.messages import (
     ToServer,
 )
 from paceline.runtimes.local.port import LocalPort, WorkerFailedError
+from paceline.training.choices import AS_USUAL, UpdateOptions
 from paceline.training.optimizers import warm_up
 
 
@@ -58,7 +59,7 @@ class LocalServer:
         least: int | None = None,
         most: int | None = None,
         epochs: int = 1,
-        lr_scaling: str = "linear",
+        updates: UpdateOptions = AS_USUAL,
         statistics: bool = False,
         evaluate_every: int | None = None,
         observers: Sequence[Observer] = (),
@@ -68,13 +69,15 @@ class LocalServer:
         """`least` and `most`: the range of an elastic group, as in Lifecycle."""
         self.lifecycle = Lifecycle(coordinator, range(workers), least=least, most=most, epochs=epochs)
         self.loop = Loop()
+        self._gauge = Gauge(observers, epochs)
         self.port = LocalPort(
             self.lifecycle,
             launcher,
             self.loop,
-            lr_scaling=lr_scaling,
+            updates=updates,
             statistics=statistics,
             started=self._watch,
+            begun=self._gauge.begin,
         )
         self.ended_at: float | None = None
         self.evaluation_problem = ""  # why the last state could not be evaluated
@@ -82,7 +85,6 @@ class LocalServer:
         self._control = control
         self._clock = clock
         self._began: float | None = None
-        self._gauge = Gauge(observers, epochs)
         self._evaluations = Evaluations(launcher, self.loop, self._gauge.tell, evaluate_every)
 
     @property

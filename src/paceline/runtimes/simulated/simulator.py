@@ -89,7 +89,7 @@ class Learns(Protocol):
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied: ...
 
-    def set_aside(self, gradient: Gradient, seat: int) -> None: ...
+    def set_aside(self, gradient: Gradient, seat: int, version: int) -> None: ...
 
     def discard(self, gradient: Gradient, seat: int) -> None: ...
 
@@ -273,7 +273,7 @@ class Simulator:
 
     def set_aside(self, command: SetAside) -> None:
         if self._learner is not None:
-            self._learner.set_aside(command.gradient, command.seat)
+            self._learner.set_aside(command.gradient, command.seat, command.version)
 
     def discard(self, command: Discard) -> None:
         if self._learner is not None:

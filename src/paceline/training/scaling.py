@@ -1,0 +1,56 @@
+"""How the learning rate follows an update's share of a round, so that the rate of a full round suits every policy.
+
+`linear`: a share k of a round has k times the rate. Right for SGD, whose steps add up.
+`sqrt`: the rule of Malladi et al. 2022 for optimizers that divide by the size of gradients, and fewer samples make
+noisier, larger ones: sqrt(k) times the rate, 1 - beta becomes k (1 - beta), epsilon / sqrt(k).
+Weight decay keeps its size per round with both. `none`: every update has the full rate, as in the papers. `auto`: sqrt
+for Adam and its kind, linear for all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+NOISE_SIZED = (
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+)
+
+
+def scaling_for(kind: type[torch.optim.Optimizer], lr_scaling: str) -> str:
+    """What `auto` means for this optimizer."""
+    if lr_scaling != "auto":
+        return lr_scaling
+    return "sqrt" if issubclass(kind, NOISE_SIZED) else "linear"
+
+
+def rate_scale(scaling: str, share: float) -> float:
+    if scaling == "none" or share >= 1:
+        return 1.0
+    return share if scaling == "linear" else math.sqrt(share)
+
+
+def scaled_options(group: Mapping[str, Any], scaling: str, share: float) -> dict[str, Any]:
+    """The options of a parameter group that are different for an update of this share of a round."""
+    scale = rate_scale(scaling, share)
+    if scale == 1.0:
+        return {}
+    options = {"lr": group["lr"] * scale}
+    if scaling == "sqrt":
+        if "betas" in group:
+            options["betas"] = tuple(1 - share * (1 - beta) for beta in group["betas"])
+        if "alpha" in group and "eps" in group:  # RMSprop
+            options["alpha"] = 1 - share * (1 - group["alpha"])
+        if "eps" in group:
+            options["eps"] = group["eps"] / scale
+        if group.get("weight_decay"):
+            options["weight_decay"] = group["weight_decay"] * scale  # times the rate it is the share
+    return options

@@ -1,0 +1,84 @@
+"""What a correction must know of an optimizer, read from its parameter groups: they change with every schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+# How much of a group's move a unit of curvature takes back, in gains of one gradient. Measured: the results are flat
+# around these (docs/optimizers.md).
+TAKEN_BACK, TAKEN_BACK_ADAPTIVE = 1.0, 2.0
+
+
+class Rule(NamedTuple):
+    """How the parameters of one group are stepped."""
+
+    rate: float
+    memory: float  # what stays of a worker's first moment until its next gradient
+    gain: float  # of a gradient in that moment
+    decay: float  # of weights
+    decoupled: bool  # the decay is no part of the gradient
+    unbiased: bool = False  # moments are divided by the weight that they have gathered
+    second: str = ""  # what the step is divided by: the root of a "mean" of squares, a "maximum", or nothing
+    fade: float = 0.0  # what stays of that after a round
+    epsilon: float = 0.0
+
+    @property
+    def taken_back(self) -> float:
+        """Of the group's move, per unit of rate times curvature."""
+        return self.gain * (1 + 2 * self.memory) * (TAKEN_BACK_ADAPTIVE if self.second else TAKEN_BACK)
+
+
+Group = Mapping[str, Any]
+
+
+def _sgd(group: Group) -> Rule:
+    memory = float(group["momentum"])
+    gain = 1.0 - group["dampening"] if memory else 1.0
+    return Rule(float(group["lr"]), memory, gain, group["weight_decay"], decoupled=False)
+
+
+def _adam(group: Group, *, second: str = "mean", decoupled: bool = False) -> Rule:
+    memory, fade = map(float, group["betas"])
+    decoupled = group.get("decoupled_weight_decay", decoupled)
+    rate, decay, epsilon = float(group["lr"]), group["weight_decay"], group["eps"]
+    return Rule(rate, memory, 1 - memory, decay, decoupled, unbiased=True, second=second, fade=fade, epsilon=epsilon)
+
+
+def _adamw(group: Group) -> Rule:
+    return _adam(group, decoupled=True)
+
+
+def _adamax(group: Group) -> Rule:
+    return _adam(group, second="maximum")
+
+
+def _rmsprop(group: Group) -> Rule:
+    rate, memory, decay = float(group["lr"]), float(group["momentum"]), group["weight_decay"]
+    return Rule(rate, memory, 1.0, decay, decoupled=False, second="mean", fade=group["alpha"], epsilon=group["eps"])
+
+
+RULES: dict[type[torch.optim.Optimizer], Callable[[Group], Rule]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adamw,
+    torch.optim.NAdam: _adam,  # a worker's contribution looks ahead as NAdam's step does
+    torch.optim.Adamax: _adamax,
+    torch.optim.RMSprop: _rmsprop,
+}
+CORRECTED = "SGD, Adam, AdamW, NAdam, Adamax and RMSprop"
+NOT_CORRECTED = ("maximize", "amsgrad", "centered")  # options
+
+
+def refusal(kind: type[torch.optim.Optimizer], groups: Sequence[Group], dtype: torch.dtype) -> str:
+    """Why stale gradients cannot be made up for with this optimizer; empty: they can."""
+    if kind not in RULES:
+        return f"{kind.__name__} cannot be corrected; {CORRECTED} can"
+    for option in NOT_CORRECTED:
+        if any(group.get(option) for group in groups):
+            return f"{kind.__name__} with {option}=True cannot be corrected; without it it can"
+    if dtype not in (torch.float32, torch.float64):
+        return f"parameters of {str(dtype).removeprefix('torch.')} cannot be corrected; float32 and float64 can"
+    return ""
