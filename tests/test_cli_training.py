@@ -116,7 +116,7 @@ def test_a_terminal_sees_a_live_table(tmp_path: Path) -> None:
         ),
         (["train", "digits", "--optimizer", "lbfgs"], "unknown optimizer 'lbfgs'"),
         (["train", "digits", "--optimizer", "adam", "--momentum", "0.5"], "momentum is for sgd, not for adam"),
-        (["train", "digits", "--lr-scaling", "cubic"], "unknown lr_scaling 'cubic'; there are: linear, sqrt, none"),
+        (["train", "digits", "--lr-scaling", "cubic"], "unknown lr_scaling 'cubic'; there are: auto, linear"),
         (["train", "digits", "--not-finite", "cry"], "unknown not_finite 'cry'; there are: stop, skip"),
         (["train", "digits", "--device", "abacus"], "unknown device 'abacus'"),
         (

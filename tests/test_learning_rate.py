@@ -36,7 +36,7 @@ def task(rate: float) -> Task:
 
 
 def final_loss(policy: str, lr_scaling: str = "linear", rate: float = RATE) -> float:
-    result = train_virtually(task(rate), policy, GROUP, epochs=4, lr_scaling=lr_scaling)
+    result = train_virtually(task(rate), policy, GROUP, epochs=4, lr_scaling=lr_scaling, stale="none")
     return result.evaluations[-1].figures["loss"]
 
 

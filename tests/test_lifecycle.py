@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from group import VARIANTS
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lifecycle_group import COMPUTING, FINISHING, LifecycleGroup
 
@@ -476,6 +476,13 @@ WORKS = [None, Work(9, 2), Work(9, 2, "static"), Work(30, 4)]
 
 
 @settings(deadline=None, max_examples=150)
+@example(  # a policy that interrupts is replaced before the interrupted worker has answered
+    text="bsp",
+    work=Work(9, 2),
+    epochs=1,
+    least=None,
+    happenings=[(0, 0), (1, 0), (2, 0), (0, 0), (18, 6), (0, 0), (0, 6)],
+)
 @given(
     text=st.sampled_from(VARIANTS),
     work=st.sampled_from(WORKS),

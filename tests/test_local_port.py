@@ -14,7 +14,7 @@ from torch import nn
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import Gradient, GradientArrived, Unit, UpdateApplied
+from paceline.core.messages import Gradient, GradientArrived, Unit, UpdateApplied, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -40,6 +40,7 @@ from paceline.runtimes.local.launcher import Launcher, Started
 from paceline.runtimes.local.loop import Loop
 from paceline.runtimes.local.memory import create, map_segment
 from paceline.runtimes.local.port import LocalPort, WorkerFailedError
+from paceline.training.choices import AS_USUAL
 from paceline.training.layout import Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.replica import Replica
@@ -71,13 +72,15 @@ class Group:
         self.ends, self.loop = Ends(), Loop()
         self.lifecycle = Lifecycle(Coordinator(policy("asp")), range(workers))
         self.started: list[int] = []
+        self.begun: list[UpdateRule] = []
         self.port = LocalPort(
             self.lifecycle,
             cast(Launcher, self.ends),
             self.loop,
-            lr_scaling="linear",
+            updates=AS_USUAL,
             statistics=False,
             started=lambda process: self.started.append(process.index),
+            begun=self.begun.append,
         )
         for seat in range(workers):
             self.port.start_process(StartProcess(seat))
@@ -137,7 +140,7 @@ def test_an_update_is_made_of_what_lies_in_the_slots_or_was_set_aside(group: Gro
     for seat, segment in enumerate(segments):
         segment.gradient.fill_(1.0 + seat)
         group.port.take_gradient(seat, None)
-    group.port.set_aside(SetAside(Gradient(0, 1), 0))
+    group.port.set_aside(SetAside(Gradient(0, 1), 0, 0))
     segments[0].gradient.fill_(99.0)  # its worker goes on
     assert group.port.view() == PortView(0, (Gradient(0, 1),))
     parts = tuple(Part(GradientArrived(Gradient(seat, 1), 0), seat, 1.0, 0) for seat in (0, 1))

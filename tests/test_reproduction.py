@@ -196,7 +196,7 @@ def test_levels_and_rows_come_from_the_outcomes() -> None:
         (["nope"], "unknown experiment 'nope'; there are: elasticbsp-table2"),
         (["trace"], "give --trace FILE"),
         (["trace", "--trace", "absent.csv"], "absent.csv"),
-        (["dssp-table1", "--trace", "times.csv"], "--trace is for the experiment trace"),
+        (["dssp-table1", "--trace", "times.csv"], "--trace is for the experiments trace and optimizers"),
         (["dssp-table1", "--seeds", "0"], "--seeds 0: must be at least 1"),
         (["dssp-table1", "--data", "absent"], "absent"),
     ],

@@ -7,13 +7,21 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import WorkerJoined
+from paceline.core.messages import UpdateRule, WorkerJoined
 from paceline.experiment.group import MOST_PROCESSES, Group, group_of, size_of
-from paceline.experiment.run_files import MODEL, Configuration, RunFiles, fresh_directory, read_configuration
+from paceline.experiment.run_files import (
+    MODEL,
+    Configuration,
+    RunFiles,
+    fresh_directory,
+    name_of,
+    read_configuration,
+)
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation, Measurement, MetricsWriter, read_metrics
 from paceline.recording.trace import Record, Trace
@@ -23,7 +31,13 @@ from paceline.training.checkpoint import load_state
 
 
 def check(group: Group, **changed: Any) -> None:
-    options: dict[str, Any] = {"epochs": 1, "lr_scaling": "linear", "not_finite": "stop", "evaluate_every": None}
+    options: dict[str, Any] = {
+        "epochs": 1,
+        "lr_scaling": "linear",
+        "stale": "auto",
+        "not_finite": "stop",
+        "evaluate_every": None,
+    }
     group.check(**{**options, **changed})
 
 
@@ -68,7 +82,7 @@ def test_a_size_that_is_no_whole_number_is_refused_with_a_sentence() -> None:
         (Group(2), {"evaluate_every": 0}, "evaluate_every is 0; it must be at least 1"),
         (Group(MOST_PROCESSES + 1), {}, f"workers is {MOST_PROCESSES + 1}; at most {MOST_PROCESSES} fit here"),
         (Group(2, 2, MOST_PROCESSES + 1), {}, f"workers is {MOST_PROCESSES + 1}; at most {MOST_PROCESSES} fit here"),
-        (Group(2), {"lr_scaling": "half"}, "unknown lr_scaling 'half'; there are: linear, sqrt, none"),
+        (Group(2), {"lr_scaling": "half"}, "unknown lr_scaling 'half'; there are: auto, linear, sqrt, none"),
         (Group(2), {"not_finite": "cry"}, "unknown not_finite 'cry'; there are: stop, skip"),
         (Group(2, slowdowns=(Slowdown(2, 2.0),)), {}, "slowdown of worker 2: workers are 0 to 1"),
         (Group(2, slowdowns=(Slowdown(-1, 2.0),)), {}, "slowdown of worker -1: workers are 0 to 1"),
@@ -171,19 +185,26 @@ def train(worker: object) -> None:
     """What a user would launch."""
 
 
+TOLD = Configuration("asp", GROUP, 1, 0, "auto", "train")
+
+
 def test_a_run_leaves_its_configuration_trace_metrics_summary_and_model(tmp_path: Path) -> None:
     directory = tmp_path / "deep" / "run"
-    with RunFiles(directory, "bsp") as files:
-        files.write_configuration(policy="bsp", group=GROUP, epochs=3, seed=7, lr_scaling="sqrt", train=train)
+    told = Configuration("bsp", GROUP, 3, 7, "sqrt", name_of(train), "none")
+    rule = UpdateRule("SGD", "sqrt", "none", "as asked for")
+    with RunFiles(directory, told) as files:
+        assert read_configuration(directory) == told
+        files.begun(rule)
+        files.trace.begun(rule)
         files.trace.observe(Record(0.0, WorkerJoined(0)))
         files.metrics.evaluated(Evaluation(1.0, 10, 1, {"accuracy": 0.5}))
         assert (directory / "control").exists()
         summary = RunMetrics().summary("bsp", 2.5)
         files.finish(2.5, ({"weight": torch.ones(2)}, summary, 20))
     found = read_configuration(directory)
-    assert found == Configuration("bsp", GROUP, 3, 7, "sqrt", f"{__name__}.train")
+    assert found == msgspec.structs.replace(told, updates=rule) and found.train == f"{__name__}.train"
     trace = Trace(directory / "trace.jsonl")
-    assert trace.header.policy == "bsp" and len(list(trace)) == 1 and trace.end == 2.5
+    assert trace.header.policy == "bsp" and trace.header.updates == rule and len(list(trace)) == 1 and trace.end == 2.5
     assert json.loads((directory / "summary.json").read_text())["policy"] == "bsp"
     assert load_state(directory / MODEL)["weight"].tolist() == [1.0, 1.0]
     assert read_metrics(directory / "metrics.jsonl") == [Evaluation(1.0, 10, 1, {"accuracy": 0.5})]
@@ -191,18 +212,18 @@ def test_a_run_leaves_its_configuration_trace_metrics_summary_and_model(tmp_path
 
 
 def test_a_run_without_a_result_leaves_a_whole_trace_all_the_same(tmp_path: Path) -> None:
-    with RunFiles(tmp_path, "asp") as files:
+    with RunFiles(tmp_path, TOLD) as files:
         files.trace.observe(Record(0.0, WorkerJoined(0)))
     assert len(list(Trace(tmp_path / "trace.jsonl"))) == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"trace.jsonl", "metrics.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "trace.jsonl", "metrics.jsonl"}
 
 
 def test_a_directory_that_holds_a_run_already_is_refused_and_untouched(tmp_path: Path) -> None:
-    with RunFiles(tmp_path, "bsp"):
+    with RunFiles(tmp_path, TOLD):
         pass
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(ConfigurationError, match="holds a run already; choose another directory"):
-        RunFiles(tmp_path, "bsp").__enter__()
+        RunFiles(tmp_path, TOLD).__enter__()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -210,13 +231,13 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for directory in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigurationError, match=f"{directory}: cannot be written"):
-            RunFiles(directory, "bsp").__enter__()
+            RunFiles(directory, TOLD).__enter__()
 
 
 def test_a_run_that_cannot_begin_leaves_nothing_open_and_no_trace(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(ConfigurationError, match="cannot be written"):
-        RunFiles(tmp_path, "bsp").__enter__()
+        RunFiles(tmp_path, TOLD).__enter__()
     assert not (tmp_path / "trace.jsonl").exists()  # or the directory would hold a run from now on
 
 

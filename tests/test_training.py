@@ -79,7 +79,7 @@ def test_an_optimizer_that_cannot_be_made_is_named() -> None:
         sgd(lr=-1.0)
     with pytest.raises(ConfigurationError, match=r"SGD cannot be made: .*'speed'"):
         store_of(two_zeros(), speed=1.0)
-    with pytest.raises(ConfigurationError, match="unknown lr_scaling 'half'; there are: linear, sqrt, none"):
+    with pytest.raises(ConfigurationError, match="unknown lr_scaling 'half'; there are: auto, linear, sqrt, none"):
         sgd("half")
 
 
@@ -167,14 +167,21 @@ def test_an_update_is_made_of_the_gradients_that_are_named_and_knows_where_they_
 
 
 def test_a_contribution_carries_worker_version_staleness_samples_and_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    corrected: list[Sequence[Contribution]] = []
-    monkeypatch.setattr(parameters, "correct", lambda gradient, contributions: corrected.append(contributions))
+    applied: list[Sequence[Contribution]] = []
+
+    def note(contributions: Sequence[Contribution], rate: object) -> tuple[torch.Tensor, None]:
+        applied.append(contributions)
+        return torch.zeros(2), None
+
+    monkeypatch.setattr(parameters, "combine", note)
     aggregation = Aggregation(sgd(), statistics=False)
-    aggregation.hand_in(7, torch.ones(2), 2.0)
+    pulled = torch.zeros(2)
+    aggregation.hand_in(7, torch.ones(2), 2.0, pulled)
     arrived = GradientArrived(Gradient(4, 9), 5, 3, 0.25, (Unit(0, 3, 6),))
     aggregation.make_update(MakeUpdate(8, (Part(arrived, 7, 0.5, 2),), 3.0))
-    (contribution,) = corrected[0]
-    assert contribution[1:] == (3, 0.5, 0.25, 2.0, 4, 5, 2, (Unit(0, 3, 6),))
+    (contribution,) = applied[0]
+    assert contribution[1:-1] == (3, 0.5, 0.25, 2.0, 4, 5, 2, (Unit(0, 3, 6),))
+    assert contribution.pulled is pulled
 
 
 def test_statistics_are_computed_only_for_a_policy_that_wants_them() -> None:
@@ -195,7 +202,7 @@ def test_a_gradient_that_is_set_aside_survives_what_its_worker_writes_next() -> 
     aggregation = Aggregation(sgd(), statistics=False)
     slot = torch.ones(2)
     aggregation.hand_in(0, slot)
-    aggregation.set_aside(Gradient(0, 1), 0)
+    aggregation.set_aside(Gradient(0, 1), 0, 0)
     slot.fill_(100.0)
     aggregation.hand_in(0, slot)
     assert aggregation.view() == PortView(0, (Gradient(0, 1),))
@@ -211,7 +218,7 @@ def test_memory_that_is_lent_is_free_again_once_the_fate_of_its_gradient_is_deci
     lent = [torch.ones(2) for _ in range(3)]
     for seat, memory in enumerate(lent):
         aggregation.hand_in(seat, memory)
-    aggregation.set_aside(Gradient(1, 1), 1)
+    aggregation.set_aside(Gradient(1, 1), 1, 0)
     assert aggregation.free == []
     aggregation.make_update(update_of(Gradient(0, 1), Gradient(1, 1)))
     aggregation.discard(Gradient(2, 1), 2)

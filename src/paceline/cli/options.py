@@ -36,9 +36,11 @@ EmulatedTrace: TypeAlias = Annotated[
 ]
 Model: TypeAlias = Annotated[str | None, Option(help="mlp, cnn, lenet, alexnet, resnet20 or resnet110.")]
 Data: TypeAlias = Annotated[Path | None, Option(help="Where the data set is, if it is not where it usually is.")]
-Optimizer: TypeAlias = Annotated[str, Option(help="sgd, adam, adamw or rmsprop.")]
+Optimizer: TypeAlias = Annotated[str, Option(help="sgd, adam, adamw, nadam, adamax, rmsprop or adagrad.")]
 LearningRate: TypeAlias = Annotated[float | None, Option(help="Learning rate for a full round of the group.")]
 Momentum: TypeAlias = Annotated[float | None, Option(help="Of sgd.")]
+Nesterov: TypeAlias = Annotated[bool, Option("--nesterov", help="Nesterov's momentum.")]
+WeightDecay: TypeAlias = Annotated[float | None, Option(help="Decay of the weights, as the optimizer takes it.")]
 BatchSize: TypeAlias = Annotated[int | None, Option(help="Samples in a worker's batch.")]
 LrScaling: TypeAlias = Annotated[
     str, Option(help="How the learning rate follows an update's share of a round: auto, linear, sqrt, none.")

@@ -21,6 +21,8 @@ def train_command(
     optimizer: options.Optimizer = "sgd",
     lr: options.LearningRate = None,
     momentum: options.Momentum = None,
+    nesterov: options.Nesterov = False,
+    weight_decay: options.WeightDecay = None,
     batch_size: options.BatchSize = None,
     sharding: Annotated[str, Option(help="dynamic: fast workers take more; static: equal parts.")] = "dynamic",
     target_accuracy: options.TargetAccuracy = None,
@@ -59,6 +61,8 @@ def train_command(
         gantt=strip,
     )
     check(request)
-    wanted = TaskOptions(task, model, data, optimizer, lr, momentum, batch_size, sharding)
+    wanted = TaskOptions(
+        *(task, model, data, optimizer, lr, momentum, batch_size, sharding, weight_decay, nesterov, request.epochs)
+    )
     chosen = task_of(wanted, seed=seed)
     train_and_compare(chosen.learn, chosen.evaluate, request)

@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -56,21 +57,29 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     test_samples: int | None = None  # evaluate on the first so many only
     stop_at: float | None = None  # end a run when it finds this accuracy
     keep_spans: bool = True  # for a Gantt chart, of the first seed
+    weight_decay: float | None = None
+    nesterov: bool = False
+    schedule: bool = True
+    train_samples: int | None = None  # train on the first so many only
 
     def task_options(self, factor: float = 1.0) -> TaskOptions:
         """`factor`: on the learning rate."""
-        from paceline.experiment.tasks import TaskOptions, settings_of
+        from paceline.experiment.tasks import TaskOptions
 
-        rate = settings_of(self.task).learning_rate if self.learning_rate is None else self.learning_rate
-        return TaskOptions(
+        options = TaskOptions(
             self.task,
             self.model,
             None if self.data is None else Path(self.data),
             self.optimizer,
-            rate * factor,
+            self.learning_rate,
             self.momentum,
             self.batch_size,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+            epochs=self.epochs,
+            schedule=self.schedule,
         )
+        return msgspec.structs.replace(options, learning_rate=options.rate * factor)
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -131,7 +140,6 @@ def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
 
 def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     import torch
-    from torch.utils.data import Subset
 
     from paceline.experiment.tasks import task_of
     from paceline.experiment.virtual_training import train_virtually
@@ -139,8 +147,9 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
 
     torch.set_num_threads(1)
     task = task_of(comparison.task_options(trial.factor), seed=trial.seed)
-    if comparison.test_samples is not None:
-        task = replace(task, test=Subset(task.test, range(min(comparison.test_samples, len(task.test)))))
+    task = replace(
+        task, train=_first(task.train, comparison.train_samples), test=_first(task.test, comparison.test_samples)
+    )
     curve: list[CurvePoint] = []
 
     def note(evaluation: Evaluation) -> bool:
@@ -174,6 +183,12 @@ def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
     return Outcome(
         trial, result.seconds, result.samples, summary.waiting_share, summary.mean_staleness, curve, choices.kept, spans
     )
+
+
+def _first(dataset: Any, samples: int | None) -> Any:
+    from torch.utils.data import Subset
+
+    return dataset if samples is None else Subset(dataset, range(min(samples, len(dataset))))
 
 
 class _Choices(Observer):
@@ -217,14 +232,21 @@ def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) ->
     if processes == 1 or len(trials) < 2:
         yield from (run_trial(comparison, trial) for trial in trials)
         return
+    pool = _pool(processes)
+    try:
+        for future in as_completed([pool.submit(run_trial, comparison, trial) for trial in trials]):
+            yield future.result()
+    except BaseException:
+        _pool.cache_clear()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+
+
+@lru_cache(maxsize=1)
+def _pool(processes: int) -> ProcessPoolExecutor:
+    """Kept for the next trials: a new process takes seconds to import torch and to read the data."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(trials)), context, initializer=_end_with_parent) as pool:
-        try:
-            for future in as_completed([pool.submit(run_trial, comparison, trial) for trial in trials]):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    return ProcessPoolExecutor(processes, context, initializer=_end_with_parent)
 
 
 def _end_with_parent() -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from paceline.experiment.reproduction.dbw_static import dbw_static
 from paceline.experiment.reproduction.dssp_table import dssp_table
 from paceline.experiment.reproduction.elasticbsp_curves import elasticbsp_curves
+from paceline.experiment.reproduction.optimizers import optimizers
 from paceline.experiment.reproduction.page import Page, index
 from paceline.experiment.reproduction.recorded_trace import recorded_trace
 from paceline.experiment.reproduction.request import Experiment, ExperimentRequest
@@ -26,6 +27,9 @@ EXPERIMENTS: dict[str, PublishedExperiment] = {
     ),
     "dssp-table1": PublishedExperiment(dssp_table, "2 mixed GPUs: time to two accuracy levels", 3),
     "dbw-static": PublishedExperiment(dbw_static, "16 workers: DBW against every static k", 3),
+    "optimizers": PublishedExperiment(
+        optimizers, "SGD, momentum and AdamW under every policy, with stale gradients corrected and not", 3
+    ),
     "trace": PublishedExperiment(recorded_trace, "all policies on recorded iteration times", 3),
 }
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from paceline.experiment.comparison import ChosenK, Comparison, Outcome, Row
 from paceline.experiment.pictures import draw_estimates
 from paceline.experiment.reproduction.page import Claim, Page, Section
-from paceline.experiment.reproduction.request import ExperimentRequest, mean_time, ratio, rows_by_policy, seconds
+from paceline.experiment.reproduction.request import (
+    ExperimentRequest,
+    as_published,
+    mean_time,
+    ratio,
+    rows_by_policy,
+    seconds,
+)
 from paceline.experiment.simulation import Simulation
 from paceline.report.plots import Curve, draw
 from paceline.runtimes.speeds import Slowdown
@@ -166,19 +173,20 @@ def _comparison(case: Case, request: ExperimentRequest) -> Comparison:
     slowdowns: tuple[Slowdown, ...] = ()
     if case.slow_from is not None:
         slowdowns = tuple(Slowdown(worker, SLOWER, case.slow_from, None) for worker in range(WORKERS // 2))
-    return Comparison(
-        "fashion-mnist",
-        Simulation(workers=WORKERS, speed=f"exponential:a={case.a:g}", duration=case.duration, slowdowns=slowdowns),
-        epochs=1_000,  # the duration ends it
-        data=None if request.data is None else str(request.data),
-        model="lenet" if request.full else "mlp",
-        learning_rate=0.3,
-        momentum=0.0,
-        batch_size=500 if request.full else 32,
-        lr_scaling="none" if case.rate == "fixed" else "linear",
-        evaluate_every=2_560,
-        stop_at=TARGET,
-        keep_spans=False,
+    return as_published(
+        Comparison(
+            "fashion-mnist",
+            Simulation(workers=WORKERS, speed=f"exponential:a={case.a:g}", duration=case.duration, slowdowns=slowdowns),
+            epochs=1_000,  # the duration ends it
+            data=None if request.data is None else str(request.data),
+            model="lenet" if request.full else "mlp",
+            learning_rate=0.3,
+            batch_size=500 if request.full else 32,
+            lr_scaling="none" if case.rate == "fixed" else "linear",
+            evaluate_every=2_560,
+            stop_at=TARGET,
+            keep_spans=False,
+        )
     )
 
 

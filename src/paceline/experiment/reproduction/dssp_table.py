@@ -8,6 +8,7 @@ from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
     SCALED_DOWN,
     ExperimentRequest,
+    as_published,
     mean_time,
     reached_by_all,
     rows_by_policy,
@@ -124,7 +125,9 @@ def _comparison(request: ExperimentRequest) -> Comparison:
     simulation = Simulation(intervals=(1.0, RATIO), jitter=0.05)
     data = None if request.data is None else str(request.data)
     if request.full:
-        return Comparison("cifar10", simulation, 300, data, "resnet110", batch_size=128, evaluate_every=50_000)
+        return as_published(
+            Comparison("cifar10", simulation, 300, data, "resnet110", batch_size=128, evaluate_every=50_000)
+        )
     return small_comparison(simulation, data)
 
 

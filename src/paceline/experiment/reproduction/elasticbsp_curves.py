@@ -10,6 +10,7 @@ from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
     SCALED_DOWN,
     ExperimentRequest,
+    as_published,
     mean_time,
     ratio,
     reached_by_all,
@@ -111,8 +112,10 @@ def _comparison(request: ExperimentRequest) -> Comparison:
     simulation = Simulation(intervals=INTERVALS, jitter=0.05)
     data = None if request.data is None else str(request.data)
     if request.full:
-        return Comparison(
-            "cifar10", simulation, 400, data, "alexnet", batch_size=128, learning_rate=0.05, evaluate_every=50_000
+        return as_published(
+            Comparison(
+                "cifar10", simulation, 400, data, "alexnet", batch_size=128, learning_rate=0.05, evaluate_every=50_000
+            )
         )
     return small_comparison(simulation, data)
 

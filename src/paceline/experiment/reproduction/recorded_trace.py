@@ -13,6 +13,7 @@ from paceline.experiment.pictures import draw_comparison
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
     ExperimentRequest,
+    as_published,
     mean_time,
     ratio,
     reached_by_all,
@@ -105,17 +106,18 @@ def _about(speeds: Mapping[int, SpeedModel]) -> str:
 def _comparison(request: ExperimentRequest, simulation: Simulation, workers: int) -> Comparison:
     data = None if request.data is None else str(request.data)
     if request.full:
-        return Comparison("cifar10", simulation, 100, data, "resnet20", evaluate_every=50_000)
-    return Comparison(
-        "fashion-mnist",
-        simulation,
-        5,
-        data,
-        "mlp",
-        learning_rate=0.3,
-        momentum=0.0,
-        batch_size=max(1, ROUND // workers),
-        evaluate_every=6_000,
+        return as_published(Comparison("cifar10", simulation, 100, data, "resnet20", evaluate_every=50_000))
+    return as_published(
+        Comparison(
+            "fashion-mnist",
+            simulation,
+            5,
+            data,
+            "mlp",
+            learning_rate=0.3,
+            batch_size=max(1, ROUND // workers),
+            evaluate_every=6_000,
+        )
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from paceline.experiment.comparison import Comparison, Outcome, Row, Trial, row_of
 from paceline.experiment.reproduction.page import Page
 from paceline.experiment.simulation import Simulation
@@ -35,18 +37,33 @@ SCALED_DOWN = (
 )
 
 
+def as_published(comparison: Comparison) -> Comparison:
+    """The papers apply stale gradients as they are, with plain SGD where they say nothing else."""
+    scaling = "linear" if comparison.lr_scaling == "auto" else comparison.lr_scaling
+    return msgspec.structs.replace(
+        comparison,
+        learning_rate=comparison.learning_rate or 0.3,
+        momentum=comparison.momentum or 0.0,
+        weight_decay=0.0,
+        schedule=False,
+        lr_scaling=scaling,
+        stale="none",
+    )
+
+
 def small_comparison(simulation: Simulation, data: str | None) -> Comparison:
     """What SCALED_DOWN says. The rate is the largest of 0.1, 0.3 and 1 at which BSP learns."""
-    return Comparison(
-        "fashion-mnist",
-        simulation,
-        2,
-        data,
-        "cnn",
-        learning_rate=0.3,
-        momentum=0.0,
-        evaluate_every=5_000,
-        test_samples=2_000,
+    return as_published(
+        Comparison(
+            "fashion-mnist",
+            simulation,
+            2,
+            data,
+            "cnn",
+            learning_rate=0.3,
+            evaluate_every=5_000,
+            test_samples=2_000,
+        )
     )
 
 

@@ -1,0 +1,231 @@
+"""Optimizers as people use them, under every policy, at BSP's own best rate: what staleness costs, corrected and not.
+
+One part per optimizer, group and model. First BSP alone finds its best rate among five; then every policy runs at that
+rate, untuned: those that apply stale gradients with the correction, and as they are.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from paceline.experiment.comparison import Comparison, Outcome, Trial
+from paceline.experiment.reproduction.page import Claim, Page, Section
+from paceline.experiment.reproduction.request import ExperimentRequest, reached_by_all
+from paceline.experiment.simulation import Simulation, worker_speeds
+from paceline.policies import policy
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+ROUND = 512  # samples in a round of all workers
+CLOSE = 0.01  # of BSP's mean accuracy: what we set out to reach
+PACE_KEPT = 0.9  # of the gain in pace
+POLICIES = ("bsp", "asp", "ssp", "dssp", "elastic-bsp", "buffered", "backup", "dbw")
+
+
+class Kind(NamedTuple):
+    """An optimizer with the middle one of its five rates."""
+
+    name: str
+    optimizer: str
+    rate: float
+    momentum: float | None = None
+    nesterov: bool = False
+
+
+KINDS = (
+    Kind("SGD", "sgd", 0.3, 0.0),
+    Kind("momentum", "sgd", 0.03, 0.9),
+    Kind("nesterov", "sgd", 0.03, 0.9, nesterov=True),
+    Kind("AdamW", "adamw", 0.002),
+)
+
+
+class Setting(NamedTuple):
+    kind: Kind
+    group: str
+    model: str
+    comparison: Comparison
+
+
+class Measured(NamedTuple):
+    """One policy in one setting, over all seeds."""
+
+    setting: Setting
+    policy: str
+    corrected: bool | None  # None: none of its gradients is stale
+    accuracy: float  # mean over the curve: at equal numbers of samples
+    samples: float | None  # to the target; None: some seed did not get there
+    time: float | None
+    pace: float  # samples per second
+
+    @property
+    def label(self) -> str:
+        return self.policy if self.corrected is not False else f"{self.policy}, as it is"
+
+
+def optimizers(request: ExperimentRequest) -> Page:
+    rows: list[list[str]] = []
+    claims_of: dict[tuple[str, str], list[tuple[Measured, Measured]]] = {}
+    for setting in _settings(request):
+        bsp, factor, target, measured = _measure(request, setting)
+        for one in measured:
+            rows.append(_row(one, bsp, factor, target))
+            if one.corrected:
+                claims_of.setdefault((setting.kind.name, one.policy), []).append((one, bsp))
+    headings = ("setting", "policy", "accuracy", "against bsp", "samples to target", "time to target", "of its pace")
+    size = _sizes(request)
+    return Page(
+        "Momentum and Adam under every policy",
+        "No paper's claim but our own goal: with stale gradients corrected, an optimizer learns as much per sample"
+        " under every policy as under BSP, at BSP's own best rate, so that a gain in pace is a gain in time.",
+        f"In virtual time with real gradients, on Fashion-MNIST: {size}. A round has {ROUND} samples. The rate is the"
+        f" one of {', '.join(f'{factor:g}' for factor in FACTORS)} times a middle one at which BSP has the best mean"
+        " accuracy over its curve, found with the first seed; all others run at that rate, untuned. The target is the"
+        " highest accuracy that every run of BSP reached. Groups: 4 workers, one of them 4 times slower; 16, a quarter"
+        f" of them 3 times slower; {'the recorded times' if request.trace else '32 with lognormal times'}. Policies"
+        " whose gradients can be stale run with the correction (`stale=auto`) with all seeds, and as they are"
+        " (`stale=none`) with the first.",
+        [_claim(kind, name, pairs) for (kind, name), pairs in claims_of.items()],
+        [
+            Section(
+                "All figures",
+                "Accuracy: mean over 20 evaluations, evenly spread over the samples. Of its pace: the gain in time to"
+                " the target over the gain in samples per second, both against BSP.",
+                headings,
+                rows,
+            )
+        ],
+    )
+
+
+def _claim(kind: str, name: str, pairs: Sequence[tuple[Measured, Measured]]) -> Claim:
+    """The goal, over all groups and models."""
+    gaps = [one.accuracy - bsp.accuracy for one, bsp in pairs]
+    kept = [_kept(one, bsp) for one, bsp in pairs]
+    slowest = min((share for share in kept if share is not None), default=0.0)
+    never = sum(share is None for share in kept)
+    told = f"; {never} of {len(kept)} never reached the target" if never else ""
+    return Claim(
+        f"{kind}, {name}: mean accuracy within {CLOSE:.0%} of BSP's, and {PACE_KEPT:.0%} of the gain in pace is one in"
+        " time",
+        f"accuracy {min(gaps):+.1%} to {max(gaps):+.1%}; at least {slowest:.0%} of the pace{told}",
+        min(gaps) >= -CLOSE and not never and slowest >= PACE_KEPT,
+    )
+
+
+def _measure(request: ExperimentRequest, setting: Setting) -> tuple[Measured, float, float, list[Measured]]:
+    """BSP, the factor that suits it, its target, and every policy at that factor."""
+    part = f"{setting.kind.name}-{setting.group}-{setting.model}"
+    tuning = request.run(part, setting.comparison, [Trial("bsp", 0, factor) for factor in FACTORS])
+    factor = max(tuning, key=lambda outcome: (_accuracy(outcome), -outcome.trial.factor)).trial.factor
+    trials = request.trials(POLICIES, factor)
+    outcomes = request.run(part, setting.comparison, trials)
+    stale = [name for name in POLICIES if policy(name).applies_stale]
+    as_they_are = msgspec.structs.replace(setting.comparison, stale="none")
+    uncorrected = request.run(f"{part}-as-it-is", as_they_are, [Trial(name, 0, factor) for name in stale])
+    target = reached_by_all([outcome for outcome in outcomes if outcome.trial.policy == "bsp"])
+    found = []
+    for name in POLICIES:
+        own = [outcome for outcome in outcomes if outcome.trial.policy == name]
+        found.append(_measured(setting, name, True if name in stale else None, own, target))
+        if name in stale:
+            own = [outcome for outcome in uncorrected if outcome.trial.policy == name]
+            found.append(_measured(setting, name, False, own, target))
+    return found[0], factor, target, found
+
+
+def _measured(
+    setting: Setting, name: str, corrected: bool | None, outcomes: Sequence[Outcome], target: float
+) -> Measured:
+    reached = [
+        next(((point.samples, point.seconds) for point in outcome.curve if point.accuracy >= target), None)
+        for outcome in outcomes
+    ]
+    there = [pair for pair in reached if pair is not None]
+    everybody = len(there) == len(reached)
+    return Measured(
+        setting,
+        name,
+        corrected,
+        statistics.mean(map(_accuracy, outcomes)),
+        statistics.mean(samples for samples, _ in there) if everybody else None,
+        statistics.mean(seconds for _, seconds in there) if everybody else None,
+        statistics.mean(outcome.samples / outcome.seconds if outcome.seconds else 0.0 for outcome in outcomes),
+    )
+
+
+def _accuracy(outcome: Outcome) -> float:
+    """Mean over the curve. A run that diverged goes on as a guess."""
+    points = [point.accuracy for point in outcome.curve[:EVALUATIONS]]
+    return (sum(points) + 0.1 * (EVALUATIONS - len(points))) / EVALUATIONS
+
+
+EVALUATIONS = 20
+
+
+def _kept(one: Measured, bsp: Measured) -> float | None:
+    """What is left of the gain in pace as a gain in time; None: it never reached the target."""
+    if one.time is None or bsp.time is None or not bsp.pace:
+        return None
+    return (bsp.time / one.time) / (one.pace / bsp.pace)
+
+
+def _row(one: Measured, bsp: Measured, factor: float, target: float) -> list[str]:
+    setting, kept = one.setting, _kept(one, bsp)
+    name = f"{setting.kind.name}, {setting.group} workers, {setting.model}"
+    return [
+        f"{name}, rate {setting.kind.rate * factor:g}, target {target:.1%}",
+        one.label,
+        f"{one.accuracy:.3f}",
+        "" if one is bsp else f"{one.accuracy - bsp.accuracy:+.3f}",
+        "never" if one.samples is None else f"{one.samples:,.0f}",
+        "never" if one.time is None else f"{one.time:,.0f} s",
+        "never" if kept is None else f"{kept:.2f}",
+    ]
+
+
+def _settings(request: ExperimentRequest) -> list[Setting]:
+    data = None if request.data is None else str(request.data)
+    groups = {
+        "4": Simulation(intervals=(1.0, 1.0, 1.0, 4.0), jitter=0.05),
+        "16": Simulation(intervals=(1.0,) * 12 + (3.0,) * 4, jitter=0.05),
+        "32": Simulation(workers=32, speed="lognormal:seconds=1.0"),
+    }
+    if request.trace is not None:
+        recorded = Simulation(trace=str(request.trace))
+        del groups["32"]
+        groups[str(len(worker_speeds(recorded)))] = recorded
+    found = []
+    for model, samples in _samples(request).items():
+        for name, simulation in groups.items():
+            for kind in KINDS:
+                comparison = Comparison(
+                    "fashion-mnist",
+                    simulation,
+                    1,
+                    data,
+                    model,
+                    kind.optimizer,
+                    kind.rate,
+                    kind.momentum,
+                    max(1, ROUND // int(name)),
+                    evaluate_every=samples // EVALUATIONS,
+                    test_samples=2_000 if request.full else 1_000,
+                    keep_spans=False,
+                    nesterov=kind.nesterov,
+                    train_samples=samples,
+                )
+                found.append(Setting(kind, name, model, comparison))
+    return found
+
+
+def _samples(request: ExperimentRequest) -> dict[str, int]:
+    """That every model is trained on, each once: about 40 and 25 rounds."""
+    return {"mlp": 60_000, "cnn": 60_000} if request.full else {"mlp": 20_480, "cnn": 12_800}
+
+
+def _sizes(request: ExperimentRequest) -> str:
+    return ", ".join(f"{samples:,} samples for the {model.upper()}" for model, samples in _samples(request).items())
