@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from paceline.core.errors import TraceError
 from paceline.experiment.retraining import retrain
+from paceline.experiment.run_files import read_configuration
 from paceline.experiment.simulation import Simulation
 from paceline.experiment.training import fit
 from paceline.experiment.virtual_training import train_virtually
@@ -70,6 +72,30 @@ def test_virtual_bsp_gives_the_weights_of_one_process(optimizer: str) -> None:
         torch.testing.assert_close(result.model_state[name], expected)
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("policy", ["bsp", "backup:k=3", "elastic-bsp:inside=gather", "dbw:blind=true"])
+def test_where_no_gradient_is_stale_the_correction_changes_nothing(policy: str, optimizer: str) -> None:
+    group = Simulation(intervals=(1.0, 1.3, 2.0, 4.0))
+    first, second = (train_virtually(task(optimizer), policy, group, stale=stale) for stale in ("auto", "none"))
+    for name, tensor in first.model_state.items():
+        assert torch.equal(tensor, second.model_state[name])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_trace_is_retrained_with_the_correction_it_was_made_with_and_no_other(optimizer: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    group = Simulation(intervals=(1.0, 1.3, 2.0), failures={1: 12.0}, joins={2: 6.0})
+    result = train_virtually(task(optimizer), "asp", group, epochs=EPOCHS, trace_file=path)
+    trace = Trace(path)
+    assert trace.header.updates is not None and "secant" in trace.header.updates.correction
+    for name, tensor in retrain(trace, task(optimizer), seed=0, threads=torch.get_num_threads()).items():
+        assert torch.equal(result.model_state[name], tensor)
+    with pytest.raises(TraceError, match=r"were made with .* secant, and these would be with .* gradients: none"):
+        retrain(trace, task(optimizer), seed=0, stale="none")
+    with pytest.raises(TraceError, match=r"lr_scaling=auto.*lr_scaling=sqrt"):
+        retrain(trace, task(optimizer), seed=0, lr_scaling="sqrt")
+
+
 @pytest.mark.parametrize(
     "policy", [*POLICIES, "ssp:staleness=3", "backup:k=2,late=interrupt", "backup:k=2,late=pull", "dbw:blind=true"]
 )
@@ -123,6 +149,10 @@ def test_a_real_run_followed_in_virtual_time_gives_the_same_weights(policy: str,
     )
     trace = Trace(tmp_path / "run" / "trace.jsonl")
     assert trace.header.policy == result.summary.policy
+    assert trace.header.updates == read_configuration(tmp_path / "run").updates
+    assert trace.header.updates is not None
+    corrected = trace.header.updates.correction == "worker moments + secant"
+    assert corrected == (policy in ("elastic-bsp", "buffered:size=3"))
     weights = retrain(trace, task(), seed=0)
     for name, each in weights.items():
         assert torch.equal(result.model_state[name], each)

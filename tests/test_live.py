@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from paceline.core.messages import Gradient, GradientArrived, SendParameters, WorkerJoined, WorkerLeft
+from paceline.core.messages import Gradient, GradientArrived, SendParameters, UpdateRule, WorkerJoined, WorkerLeft
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.recording.trace import Record
@@ -115,6 +115,26 @@ def test_plain_lines_tell_of_progress_and_evaluations_now_and_then() -> None:
         "asp: 21.0 s, 100 samples: accuracy 50.0%",
         "asp: 23.0 s, 100 samples: accuracy 50.0%",
     ]
+
+
+def test_how_updates_are_made_is_said_at_the_start() -> None:
+    corrected = UpdateRule("SGD", "auto", "worker moments + secant")
+    as_it_is = UpdateRule("Adagrad", "linear", "none", "Adagrad cannot be corrected; SGD can")
+    fresh = UpdateRule("SGD", "linear", "none", "no gradient is stale")
+    told = ["asp: SGD, stale gradients: worker moments + secant"]
+    told += ["asp: Adagrad", f"asp: stale gradients are applied as they are: {as_it_is.why}", "asp: SGD"]
+    console = Console(file=io.StringIO(), width=100)
+    with view_of("asp", console) as view:
+        for rule in (corrected, as_it_is, fresh):
+            view.begun(rule)
+    assert console.file.getvalue().splitlines() == told  # type: ignore[attr-defined]
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with view_of("asp", console) as view:
+        view.begun(as_it_is)
+        view.begun(corrected)
+        view.measured(at(2.0))
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "SGD, stale gradients: worker moments + secant" in written and told[2] in written
 
 
 def test_a_quiet_view_sees_nothing() -> None:

@@ -309,6 +309,8 @@ def test_batches_of_a_data_set_need_a_size_and_a_known_sharding() -> None:
     worker = worker_of(FakeLink())
     with pytest.raises(ConfigurationError, match="needs a batch_size"):
         worker.batches(data())
+    with pytest.raises(ConfigurationError, match="unknown stale 'often'; there are: auto, correct, none"):
+        Worker(0, FakeLink(), seed=0).optimizer(net(), torch.optim.SGD, stale="often", lr=0.1)
     with pytest.raises(ConfigurationError, match="unknown sharding 'fair'; there are: dynamic, static"):
         worker.batches(data(), 4, sharding="fair")
 
