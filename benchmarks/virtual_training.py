@@ -102,7 +102,7 @@ def memory(policy: str, workers: int) -> dict[str, float]:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     before = pages * resource.getpagesize() / 1e6
     began = time.perf_counter()
-    result = train_virtually(given, policy, unequal(workers, MEMORY_ROUNDS * workers), epochs=EPOCHS)
+    result = train_virtually(given, policy, unequal(workers, MEMORY_ROUNDS * workers), epochs=EPOCHS, stale="none")
     seconds = time.perf_counter() - began
     # It counts what the process held before it was this program, too: the parent has to be smaller than this.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
@@ -334,7 +334,7 @@ class Measured:
         self._as_recorded: list[Turns] = []
         self._decisions: list[list[float]] = []
         keeper = RecordKeeper()
-        train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, observers=[keeper])
+        train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, stale="none", observers=[keeper])
         self._records = keeper.records
 
     def repeat(self) -> None:
@@ -348,7 +348,7 @@ class Measured:
         records = [record for record in self._records if not (told and isinstance(record.event, UpdateApplied))]
         plan, hand = Plan(records, self._task, self._simulation.seed), ByHand(self._task)
         turns = Turns(plan, hand)
-        result = train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, observers=[turns])
+        result = train_virtually(self._task, policy, self._simulation, epochs=EPOCHS, stale="none", observers=[turns])
         hand.do(plan.until())
         found = torch.cat([tensor.reshape(-1) for tensor in result.model_state.values()])
         assert torch.equal(found, hand.flat.detach()), f"{policy}: by hand it comes to something else"
