@@ -129,18 +129,19 @@ def resident() -> tuple[int, int]:
     return sizes[True], sizes[False]
 
 
-def server_memory(size: int, workers: int) -> dict[str, float]:
+def server_memory(size: int, workers: int, policy: str, velocities: int) -> dict[str, float | str]:
     warm_up()  # torch's own modules are no matter of the size
     watch = MemoryWatch()
     with tempfile.TemporaryDirectory() as into:
         train = partial(cycle, size=size, cycles=60, kind="momentum", curved=False, into=into)
-        paceline.launch(train, workers=workers, policy="bsp", observers=[watch])
+        paceline.launch(train, workers=workers, policy=policy, observers=[watch])
     one = 4 * size
     # Half of a segment is the gradient slot; the other half is the worker's own replica of the model.
-    held, allowed = watch.private + watch.segments // 2, one * (1 + 1 + workers)
+    held, allowed = watch.private + watch.segments // 2, one * (1 + velocities + workers)
     return {
         "parameters": size,
         "workers": workers,
+        "policy": policy,
         "private_bytes": watch.private,
         "segment_bytes": watch.segments,
         "parameters_state_and_slots_bytes": allowed,
@@ -172,8 +173,13 @@ def main() -> None:
     arguments.add_argument("--workers", default=",".join(map(str, WORKERS)))
     given = arguments.parse_args()
     cores = os.cpu_count() or 1
-    memory = server_memory(10_000_000, 4)  # first, while this process has nothing that it could use again
-    print(f"server memory, 10M parameters, momentum, 4 workers: {memory['ratio']:.2f}x of parameters, state and slots")
+    memory = []
+    for policy, velocities in (("bsp", 1), ("asp", 4)):  # first, while this process has nothing that it could use again
+        memory.append(server_memory(10_000_000, 4, policy, velocities))
+        print(
+            f"server memory, 10M parameters, momentum, 4 workers, {policy}: {memory[-1]['ratio']:.2f}x of parameters,"
+            f" slots and {'one velocity' if velocities == 1 else 'a velocity per worker'}"
+        )
     rows = []
     headings = ("parameters", "workers", "cycles/s", "us/cycle", "x 1 thread", f"x {cores} threads")
     print(" ".join(f"{heading:>11}" for heading in headings))

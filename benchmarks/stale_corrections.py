@@ -126,13 +126,14 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, default=2)
     arguments.add_argument("--rounds", type=int, default=30)
     arguments.add_argument("--models", default="mlp,cnn")
+    arguments.add_argument("--groups", default=",".join(GROUPS))
     given = arguments.parse_args()
     rows = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), context) as pool:
         for model in given.models.split(","):
             for optimizer, (_, _, rates) in OPTIMIZERS.items():
-                for group in GROUPS:
+                for group in given.groups.split(","):
                     print(f"{model}, {optimizer}, {group}: rates {', '.join(map(str, rates))}", flush=True)
                     for variant in ("bsp", "asp as it is", *VARIANTS):
                         if variant == "square-root rule" and optimizer != "adamw":

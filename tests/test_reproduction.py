@@ -93,6 +93,22 @@ def test_dbw_meets_every_static_k_and_the_blind_variant(
 
 
 @pytest.mark.slow
+def test_every_optimizer_runs_at_the_best_rate_of_bsp_corrected_and_as_it_is(
+    page_of: Callable[[str], tuple[Page, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["paceline.experiment.reproduction.optimizers"]
+    monkeypatch.setattr(module, "KINDS", module.KINDS[1::2])
+    monkeypatch.setattr(module, "FACTORS", (0.5, 1.0))
+    monkeypatch.setattr(module, "POLICIES", ("bsp", "asp", "backup"))
+    page, text = page_of("optimizers")
+    assert [claim.text.split(":")[0] for claim in page.claims] == ["momentum, asp", "AdamW, asp"]
+    assert text.count("| asp, as it is |") == text.count("| asp |") == text.count("| backup |") == 2 * 3 * 2
+    assert (
+        "momentum, 4 workers, mlp, rate 0." in text and "AdamW, 3 workers, cnn" in text and "the recorded times" in text
+    )
+
+
+@pytest.mark.slow
 def test_search_times_are_measured_once_and_compared_with_the_printed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,18 +32,23 @@ def test_auto_is_the_rule_that_suits_the_optimizer() -> None:
 @pytest.mark.parametrize(("scaling", "scale"), [("linear", 0.25), ("sqrt", 0.5), ("none", 1.0)])
 def test_a_full_round_has_the_full_rate(scaling: str, scale: float) -> None:
     assert rate_scale(scaling, 0.25) == scale and rate_scale(scaling, 1.0) == rate_scale(scaling, 3.0) == 1.0
-    assert scaled_options({"lr": 1.0, "betas": (0.9, 0.99)}, scaling, 1.0) == {}
+    assert scaled_options(optim.Adam, {"lr": 1.0, "betas": (0.9, 0.99)}, scaling, 1.0) == {}
 
 
 def test_the_square_root_rule_changes_betas_epsilon_and_decay() -> None:
     group = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.04}
-    found = scaled_options(group, "sqrt", 0.25)
+    found = scaled_options(optim.AdamW, group, "sqrt", 0.25)
     assert found["lr"] == pytest.approx(0.05) and found["betas"] == pytest.approx((0.975, 0.9975))
     assert found["eps"] == pytest.approx(2e-8) and found["lr"] * found["weight_decay"] == pytest.approx(
         0.25 * 0.1 * 0.04
     )
-    assert scaled_options({"lr": 1.0, "alpha": 0.9, "eps": 1.0}, "sqrt", 0.25)["alpha"] == pytest.approx(0.975)
-    assert scaled_options(group, "linear", 0.25) == {"lr": 0.025}
+    assert scaled_options(optim.RMSprop, {"lr": 1.0, "alpha": 0.9, "eps": 1.0}, "sqrt", 0.25)["alpha"] == pytest.approx(
+        0.975
+    )
+    assert scaled_options(optim.AdamW, group, "linear", 0.25) == {"lr": 0.025}
+    assert "weight_decay" not in scaled_options(optim.Adam, group, "sqrt", 0.25)  # it is part of the gradient there
+    assert "weight_decay" in scaled_options(optim.NAdam, {**group, "decoupled_weight_decay": True}, "sqrt", 0.25)
+    assert scaled_options(optim.SGD, {"lr": 1.0, "weight_decay": 0.1}, "sqrt", 0.25)["weight_decay"] == 0.05
 
 
 @pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])

@@ -156,7 +156,7 @@ class ParameterStore:
 
     def _scaled_step(self, share: float) -> None:
         groups = self.optimizer.param_groups
-        scaled = [scaled_options(group, self._scaling, share) for group in groups]
+        scaled = [scaled_options(type(self.optimizer), group, self._scaling, share) for group in groups]
         before = [{name: group[name] for name in options} for group, options in zip(groups, scaled, strict=True)]
         for group, options in zip(groups, scaled, strict=True):
             group.update(options)

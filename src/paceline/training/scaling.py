@@ -38,7 +38,9 @@ def rate_scale(scaling: str, share: float) -> float:
     return share if scaling == "linear" else math.sqrt(share)
 
 
-def scaled_options(group: Mapping[str, Any], scaling: str, share: float) -> dict[str, Any]:
+def scaled_options(
+    kind: type[torch.optim.Optimizer], group: Mapping[str, Any], scaling: str, share: float
+) -> dict[str, Any]:
     """The options of a parameter group that are different for an update of this share of a round."""
     scale = rate_scale(scaling, share)
     if scale == 1.0:
@@ -51,6 +53,13 @@ def scaled_options(group: Mapping[str, Any], scaling: str, share: float) -> dict
             options["alpha"] = 1 - share * (1 - group["alpha"])
         if "eps" in group:
             options["eps"] = group["eps"] / scale
-        if group.get("weight_decay"):
+        if group.get("weight_decay") and _keeps_size(kind, group):
             options["weight_decay"] = group["weight_decay"] * scale  # times the rate it is the share
     return options
+
+
+def _keeps_size(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> bool:
+    """Whether a decay has a size of its own. As part of a gradient that is divided by its size it has none."""
+    if not issubclass(kind, NOISE_SIZED):
+        return True
+    return issubclass(kind, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
