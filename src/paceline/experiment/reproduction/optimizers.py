@@ -19,7 +19,6 @@ from paceline.experiment.simulation import Simulation, worker_speeds
 from paceline.policies import policy
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-ROUND = 512  # samples in a round of all workers
 CLOSE = 0.01  # of BSP's mean accuracy: what we set out to reach
 PACE_KEPT = 0.9  # of the gain in pace
 EVALUATIONS = 20
@@ -42,6 +41,14 @@ KINDS = (
     Kind("nesterov", "sgd", 0.03, 0.9, nesterov=True),
     Kind("AdamW", "adamw", 0.002),
 )
+
+
+class Model(NamedTuple):
+    """A model, what it is trained on, each sample once, and how many samples a round of all workers has."""
+
+    name: str
+    samples: int
+    round: int
 
 
 class Setting(NamedTuple):
@@ -82,8 +89,8 @@ def optimizers(request: ExperimentRequest) -> Page:
         "Momentum and Adam under every policy",
         "No paper's claim but our own goal: with stale gradients corrected, an optimizer learns as much per sample"
         " under every policy as under BSP, at BSP's own best rate, so that a gain in pace is a gain in time.",
-        f"In virtual time with real gradients, on Fashion-MNIST: {size}; evaluated 20 times on the first pictures of"
-        f" the test set. A round has {ROUND} samples. The rate is the one of"
+        f"In virtual time with real gradients, on Fashion-MNIST ({size}); evaluated 20 times on the first pictures of"
+        " the test set. The rate is the one of"
         f" {', '.join(f'{factor:g}' for factor in FACTORS)} times a middle one at which BSP has the best mean accuracy"
         " over its curve, found with the first seed; all others run at that rate, untuned. The target is the highest"
         " accuracy that every run of BSP reached. Groups: 4 workers, one of them 4 times slower; 16, a quarter of"
@@ -199,7 +206,7 @@ def _settings(request: ExperimentRequest) -> list[Setting]:
         del groups["32"]
         groups[f"{workers} recorded" if workers in groups else workers] = recorded
     found = []
-    for model, samples in _samples(request).items():
+    for model in _models(request):
         for name, simulation in groups.items():
             for kind in KINDS:
                 comparison = Comparison(
@@ -207,25 +214,28 @@ def _settings(request: ExperimentRequest) -> list[Setting]:
                     simulation,
                     1,
                     data,
-                    model,
+                    model.name,
                     kind.optimizer,
                     kind.rate,
                     kind.momentum,
-                    max(1, ROUND // len(worker_speeds(simulation))),
-                    evaluate_every=samples // EVALUATIONS,
-                    test_samples=2_000 if request.full else 600,
+                    max(1, model.round // len(worker_speeds(simulation))),
+                    evaluate_every=model.samples // EVALUATIONS,
+                    test_samples=2_000 if request.full else 400,
                     keep_spans=False,
                     nesterov=kind.nesterov,
-                    train_samples=samples,
+                    train_samples=model.samples,
                 )
-                found.append(Setting(kind, name, model, comparison))
+                found.append(Setting(kind, name, model.name, comparison))
     return found
 
 
-def _samples(request: ExperimentRequest) -> dict[str, int]:
-    """That every model is trained on, each once: 40 and 20 rounds."""
-    return {"mlp": 60_000, "cnn": 60_000} if request.full else {"mlp": 20_480, "cnn": 10_240}
+def _models(request: ExperimentRequest) -> tuple[Model, ...]:
+    if request.full:
+        return Model("mlp", 60_000, 1_024), Model("cnn", 60_000, 1_024)
+    return Model("mlp", 20_480, 512), Model("cnn", 5_120, 256)
 
 
 def _sizes(request: ExperimentRequest) -> str:
-    return ", ".join(f"{samples:,} samples for the {model.upper()}" for model, samples in _samples(request).items())
+    return "; ".join(
+        f"{model.name.upper()}, {model.samples:,} samples, {model.round} in a round" for model in _models(request)
+    )
