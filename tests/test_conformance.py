@@ -88,9 +88,10 @@ def test_a_trace_is_retrained_with_the_correction_it_was_made_with_and_no_other(
     result = train_virtually(task(optimizer), "asp", group, epochs=EPOCHS, trace_file=path)
     trace = Trace(path)
     assert trace.header.updates is not None and "secant" in trace.header.updates.correction
+    assert ("second moment" in trace.header.updates.correction) == (optimizer == "adam")
     for name, tensor in retrain(trace, task(optimizer), seed=0, threads=torch.get_num_threads()).items():
         assert torch.equal(result.model_state[name], tensor)
-    with pytest.raises(TraceError, match=r"were made with .* secant, and these would be with .* gradients: none"):
+    with pytest.raises(TraceError, match=r"were made with .* secant.*, and these would be with .* gradients: none"):
         retrain(trace, task(optimizer), seed=0, stale="none")
     with pytest.raises(TraceError, match=r"lr_scaling=auto.*lr_scaling=sqrt"):
         retrain(trace, task(optimizer), seed=0, lr_scaling="sqrt")

@@ -75,6 +75,23 @@ def test_dbw_is_told_how_far_a_gradient_moves_a_parameter() -> None:
     assert store_of(two_ones(), optim.SGD, lr_scaling="auto", lr=0.1, momentum=0.9).step_size == pytest.approx(1.0)
 
 
+def test_bias_correction_follows_the_rounds_however_unequal_the_updates_are() -> None:
+    """With a gradient that never changes every step of Adam is the rate, scaled by its update's share."""
+    store = store_of(two_ones(), optim.Adam, lr_scaling="auto", lr=0.01)
+    for share in (1 / 16,) * 16 + (1.0, 1 / 4, 1.0, 1 / 16):
+        before = store.flat.clone()
+        store.apply([Contribution(torch.ones(2), 1)], 1 / share)
+        assert (before - store.flat).tolist() == pytest.approx([0.01 * math.sqrt(share)] * 2, rel=0.03)
+
+
+def test_the_size_of_a_step_is_known_of_every_kind() -> None:
+    for kind in (optim.ASGD, optim.Adagrad):
+        assert store_of(two_ones(), kind, lr_scaling="auto", lr=0.1).step_size == 0.1
+    store = store_of(two_ones(), optim.Adamax, lr_scaling="auto", lr=0.1)
+    store.apply([Contribution(4 * torch.ones(2), 1)], 1)
+    assert store.step_size == pytest.approx(0.1 / 4, rel=1e-3)
+
+
 def test_a_second_moment_of_nothing_says_nothing() -> None:
     store = store_of(two_ones(), optim.RMSprop, lr_scaling="auto", lr=0.1)
     store.apply([Contribution(torch.zeros(2), 1)], 1)

@@ -20,7 +20,16 @@ from paceline.training.layout import Layout, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.parameters import ParameterStore
 from paceline.training.stale import correction as correction_module
-from paceline.training.stale.blocks import CHUNK, MOST_BLOCKS, SAMPLES, Block, Chunks, blocks_of, sample_positions
+from paceline.training.stale.blocks import (
+    CHUNK,
+    MOST_BLOCKS,
+    SAMPLES,
+    Chunk,
+    Chunks,
+    Stretch,
+    blocks_of,
+    sample_positions,
+)
 from paceline.training.stale.moments import WorkerMoments
 from paceline.training.stale.noise import Noise
 from paceline.training.stale.rules import RULES, refusal
@@ -137,8 +146,12 @@ def test_a_worker_that_leaves_gives_its_velocity_up_with_the_next_update_and_the
     push(store, 0, [0.0, 0.0], departed=[0])  # its last gradient is still its own
     assert (store.flat - before).tolist() == pytest.approx([-0.05 * 0.25, 0.0])
     before = store.flat.clone()
-    push(store, 0, [0.0, 0.0])  # somebody new under the same number would have the mean of those who are left
+    push(store, 2, [0.0, 0.0])  # a joiner has the mean of those who are left
     assert (store.flat - before).tolist() == pytest.approx([0.0, -0.05 * 0.25])
+    push(store, 0, [0.0, 8.0])  # a last gradient of it that nobody had decided on: it leaves nothing behind
+    before = store.flat.clone()
+    push(store, 3, [0.0, 0.0])
+    assert (store.flat - before).tolist() == pytest.approx([0.0, -0.05 * 0.5 * 0.5 * (0.5 + 0.25)])
 
 
 def test_a_departure_makes_no_bump() -> None:
@@ -284,16 +297,19 @@ def test_nothing_is_taken_back_of_a_gradient_that_is_fresh() -> None:
 def test_a_block_is_a_weight_with_the_biases_that_follow() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2, bias=False))
     layout, spec = described(model, lr=0.1)
-    assert blocks_of(layout, spec) == [Block(0, 0, 12 + 4 + 4 + 4), Block(0, 24, 32)]
+    assert blocks_of(layout, spec) == [(Stretch(0, 0, 12 + 4 + 4 + 4),), (Stretch(0, 24, 32),)]
+    empty = nn.ParameterList([torch.zeros(4, 3), torch.zeros(0, 3)])
+    assert blocks_of(*described(empty, lr=0.1)) == [(Stretch(0, 0, 12),)]
 
 
 def test_blocks_keep_to_their_groups_and_leave_out_what_nobody_trains() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 1))
     groups = [{"params": model[0].parameters()}, {"params": [model[2].weight], "lr": 0.2}]
     layout, spec = described(model, groups=groups, lr=0.1)
-    assert blocks_of(layout, spec) == [Block(0, 0, 16), Block(1, 26, 28)]
+    assert blocks_of(layout, spec) == [(Stretch(0, 0, 16),), (Stretch(1, 26, 28),)]
     chunks = Chunks(blocks_of(layout, spec), 29)
-    assert chunks.blocks == [0, None, 1, None] and [len(part) for part in chunks.of(torch.zeros(29))] == [16, 10, 2, 1]
+    assert chunks.parts == [Chunk(0, 0), None, Chunk(1, 1), None]
+    assert [len(part) for part in chunks.of(torch.zeros(29))] == [16, 10, 2, 1]
     store = ParameterStore(layout, torch.zeros(29), spec, ASYNCHRONOUS)
     contribution = Contribution(torch.ones(29), 1, worker=0, pulled=torch.zeros(29))
     store.apply([contribution], 1)
@@ -304,21 +320,23 @@ def test_many_layers_share_blocks_and_large_ones_are_cut_into_chunks() -> None:
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(50)))
     layout, spec = described(model, lr=0.1)
     blocks = blocks_of(layout, spec)
-    assert len(blocks) == MOST_BLOCKS and blocks[0].begin == 0 and blocks[-1].end == 300
-    assert all(one.end == following.begin for one, following in pairwise(blocks))
-    alternating = [{"params": [layer.weight, layer.bias]} for layer in model]
-    assert len(blocks_of(*described(model, groups=alternating, lr=0.1))) == 50  # no two are neighbours in one group
-    assert Chunks([Block(0, 0, 2 * CHUNK + 1)], 2 * CHUNK + 1).blocks == [0, 0, 0]
+    assert len(blocks) == MOST_BLOCKS and blocks[0][0].begin == 0 and blocks[-1][0].end == 300
+    assert all(len(block) == 1 for block in blocks)
+    assert all(one[0].end == following[0].begin for one, following in pairwise(blocks))
+    decaying = [{"params": [layer.weight for layer in model]}, {"params": [layer.bias for layer in model]}]
+    mixed = blocks_of(*described(model, groups=decaying, lr=0.1))
+    assert len(mixed) == MOST_BLOCKS and mixed[-1][-2:] == (Stretch(0, 294, 298), Stretch(1, 298, 300))
+    assert Chunks([(Stretch(0, 0, 2 * CHUNK + 1),)], 2 * CHUNK + 1).parts == [Chunk(0, 0)] * 3
 
 
 def test_equally_many_numbers_of_every_block_are_looked_at() -> None:
-    blocks = [Block(0, 0, 100_000), Block(0, 100_000, 100_010)]
+    blocks = [(Stretch(0, 0, 100_000),), (Stretch(0, 100_000, 100_005), Stretch(1, 100_005, 100_010))]
     positions = sample_positions(blocks)
     assert positions.shape == (2, SAMPLES // 2)
     assert len(set(positions[0].tolist())) == SAMPLES // 2 and set(positions[1].tolist()) == set(
         range(100_000, 100_010)
     )
-    assert sample_positions([Block(0, 0, 5)]).tolist() == [[0, 1, 2, 3, 4]]
+    assert sample_positions([(Stretch(0, 0, 5),)]).tolist() == [[0, 1, 2, 3, 4]]
 
 
 # -- when it is on --
@@ -336,7 +354,9 @@ def test_it_is_on_exactly_where_gradients_can_be_stale() -> None:
     )
     assert store_of(lr=0.1).rule == UpdateRule("SGD", "auto", "secant")
     assert store_of(lr=0.1, momentum=0.9).rule.correction == "worker moments + secant"
-    assert store_of(optim.AdamW, lr=0.1).rule == UpdateRule("AdamW", "auto", "worker moments + secant")
+    assert store_of(optim.AdamW, lr=0.1).rule == UpdateRule(
+        "AdamW", "auto", "worker moments + secant + second moment of a round"
+    )
 
 
 class Own(optim.SGD):
@@ -402,3 +422,39 @@ def test_lr_scaling_as_the_user_wants_it() -> None:
         store = store_of(lr=1.0, options=UpdateOptions(scaling, may_be_stale=True))
         push(store, 0, [1.0, 0.0], workers=4)
         assert store.flat.tolist() == pytest.approx([-moved, 0.0]) and store.rule.lr_scaling == scaling
+
+
+def test_a_gradient_of_half_the_weight_is_half_a_gradient_and_decays_as_much() -> None:
+    half, whole = (store_of(lr=0.1, momentum=0.5, weight_decay=0.1, start=(1.0, 2.0)) for _ in range(2))
+    for _ in range(3):
+        push(half, 0, [2.0, 4.0], weight=0.5)
+        push(whole, 0, [1.0, 2.0])
+    assert half.flat.tolist() == pytest.approx(whole.flat.tolist())
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
+@pytest.mark.parametrize("scaling", ["linear", "sqrt"])
+def test_weight_decay_keeps_its_size_per_round_whatever_the_scaling(kind: Any, scaling: str) -> None:
+    store = store_of(kind, UpdateOptions(scaling, may_be_stale=True), lr=0.1, weight_decay=0.2, start=(1.0, 1.0))
+    for worker in range(16):
+        push(store, worker, [0.0, 0.0], workers=16)
+    assert store.flat.tolist() == pytest.approx([1 - 0.1 * 0.2] * 2, rel=1e-3)
+
+
+def test_a_large_epsilon_is_part_of_the_metric() -> None:
+    """With it Adam is SGD at rate / epsilon, and what converges as it is still does."""
+    assert loss_after(60, optim.Adam, "auto", lr=0.5, eps=1.0, betas=(0.5, 0.9)) < 1e-3
+
+
+def test_momentum_may_come_later() -> None:
+    store = store_of(lr=0.1, momentum=0.0)
+    push(store, 0, [1.0, 0.0])
+    store.optimizer.param_groups[0]["momentum"] = 0.5
+    push(store, 0, [1.0, 0.0])
+    assert store.flat.tolist() == pytest.approx([-0.05 - 0.05 * 1.5, 0.0])
+
+
+def test_an_optimizer_without_parameters_is_left_alone() -> None:
+    model = Numbers(0.0)
+    layout, spec = described(model, groups=[{"params": []}], lr=0.1)
+    assert ParameterStore(layout, flat_of(model), spec, ASYNCHRONOUS).rule.why == "the optimizer has no parameters"

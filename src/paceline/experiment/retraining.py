@@ -51,7 +51,7 @@ def retrain(
     may_be_stale = recorded is not None and recorded.why != NOT_STALE
     try:
         follower = _Follower(task, seed, UpdateOptions(lr_scaling, stale, may_be_stale))
-        if recorded is not None and recorded != follower.store.rule:
+        if recorded is not None and _words(recorded) != _words(follower.store.rule):
             raise TraceError(
                 f"{trace.path}: its updates were made with {_words(recorded)}, and these would be with"
                 f" {_words(follower.store.rule)}"
@@ -131,6 +131,7 @@ class _Follower:
             )
         self.store.apply(contributions, self._round.samples, departed=self._round.take_departed())
         self._versions[self.store.version] = self.store.flat.clone()
-        least = min(self._held.values(), default=0)
+        pending = (event.version for _, event in self._arrived.values())
+        least = min([*self._held.values(), *pending], default=0)
         for number in [number for number in self._versions if number < least]:
             del self._versions[number]

@@ -110,7 +110,7 @@ def _schedule(options: TaskOptions, settings: Settings) -> partial[MultiStepLR] 
     if not settings.milestones or not options.schedule:
         return None
     epochs = settings.epochs if options.epochs is None else options.epochs
-    return partial(MultiStepLR, milestones=[round(part * epochs) for part in settings.milestones])
+    return partial(MultiStepLR, milestones=[max(1, round(part * epochs)) for part in settings.milestones])
 
 
 def _optimizer(options: TaskOptions, settings: Settings) -> partial[torch.optim.Optimizer]:

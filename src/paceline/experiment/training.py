@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
+from paceline.core.messages import NO_CORRECTION_EXPECTED, UpdateRule
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.run_files import Configuration, RunFiles, name_of
 from paceline.experiment.simulation import policy_for
@@ -74,8 +75,17 @@ class _Collector(Observer):
     def __init__(self) -> None:
         self.evaluations: list[Evaluation] = []
 
+    def begun(self, rule: UpdateRule) -> None:
+        warn_if_not_corrected(rule)
+
     def evaluated(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
+
+
+def warn_if_not_corrected(rule: UpdateRule) -> None:
+    """Stale gradients that nobody expects to be applied as they are."""
+    if rule.correction == "none" and rule.why not in NO_CORRECTION_EXPECTED:
+        warnings.warn(f"stale gradients are applied as they are: {rule.why}", stacklevel=2)
 
 
 def launch(

@@ -55,8 +55,8 @@ class Aggregation:
         handed_in = self._handed_in.pop(seat)
         if not self._owns_memory:
             handed_in = handed_in._replace(gradient=handed_in.gradient.clone())
-        if self.store.corrects and handed_in.pulled is not None:
-            handed_in = handed_in._replace(pulled=self._kept(version, handed_in.pulled))
+        kept = handed_in.pulled if self.store.corrects else None
+        handed_in = handed_in._replace(pulled=None if kept is None else self._kept(version, kept))
         self._set_aside[gradient] = handed_in
 
     def _kept(self, version: int, pulled: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from paceline.core.messages import NOT_STALE, NOT_WANTED, Statistics, UpdateRule
 from paceline.training.choices import AS_USUAL, LR_SCALINGS, STALE, UpdateOptions
 from paceline.training.layout import Layout, views
 from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer, make_scheduler, pieces_of
-from paceline.training.scaling import rate_scale, scaled_options, scaling_for
+from paceline.training.scaling import NOISE_SIZED, scaled_options, scaling_for
 from paceline.training.stale import Correction, refusal
 from paceline.training.updates import Contribution, Rate, combine, statistics_of
 
@@ -44,7 +44,8 @@ class ParameterStore:
         self.samples = 0  # seen by the whole group
         self.epoch_samples: int | None = None  # where the data set is known
         self._scaling = scaling_for(spec.kind, lr_scaling)
-        self._corrected_scaling = None if lr_scaling == "auto" else lr_scaling
+        self._rounds = 0.0  # that the updates so far make up
+        self._uneven = False  # whether some of them were smaller than a round
         self._pieces = pieces_of(layout, spec)
         self._tensors = [nn.Parameter(view) for view in self._views(self.flat)]
         self.optimizer = make_optimizer(spec, self._pieces, self._tensors)
@@ -53,7 +54,7 @@ class ParameterStore:
         self._bare_step = bare_step(self.optimizer)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         stale = options.stale if spec.stale is None else spec.stale
-        self._correction, why = self._make_correction(spec, stale, options.may_be_stale)
+        self._correction, why = self._make_correction(spec, options._replace(stale=stale))
         self.rule = UpdateRule(
             spec.kind.__name__,
             lr_scaling if self._correction is not None and lr_scaling == "auto" else self._scaling,
@@ -61,22 +62,25 @@ class ParameterStore:
             why,
         )
 
-    def _make_correction(self, spec: OptimizerSpec, stale: str, may_be_stale: bool) -> tuple[Correction | None, str]:
+    def _make_correction(self, spec: OptimizerSpec, options: UpdateOptions) -> tuple[Correction | None, str]:
         """How stale gradients are made up for; None: not at all, and why."""
+        stale = options.stale
         if stale not in STALE:
             raise ConfigurationError(f"unknown stale {stale!r}; there are: {', '.join(STALE)}")
-        if not may_be_stale:
+        if not options.may_be_stale:
             return None, NOT_STALE
         if stale == "none":
             return None, NOT_WANTED
         why = refusal(spec.kind, self.optimizer.param_groups, self.layout.dtype)
+        if not self._pieces:
+            why = "the optimizer has no parameters"
         if why and stale == "correct":
             raise ConfigurationError(f"stale='correct' is impossible: {why}. stale='auto' takes it as it is")
         if why:
             return None, why
         if self._scheduler is not None:
             self.optimizer.step()  # without a gradient it does nothing, and no schedule complains that it came first
-        return Correction(self.flat, self.layout, spec, self.optimizer), ""
+        return Correction(self.flat, self.layout, spec, self.optimizer, options.lr_scaling), ""
 
     @property
     def corrects(self) -> bool:
@@ -108,17 +112,13 @@ class ParameterStore:
             self._step(gradient, share)
         else:
             seen = None if rate is None else statistics_of(contributions, rate)
-            self._correct_and_step(self._correction, contributions, min(1.0, share))
+            self._correction.step(contributions, min(1.0, share))
             for worker in departed:
                 self._correction.forget(worker)
         self.version += 1
         self.samples += samples
         self._schedule(samples)
         return seen
-
-    def _correct_and_step(self, correction: Correction, contributions: Sequence[Contribution], share: float) -> None:
-        scaling = self._corrected_scaling
-        correction.step(contributions, share, None if scaling is None else rate_scale(scaling, share))
 
     @property
     def step_size(self) -> float | None:
@@ -131,15 +131,16 @@ class ParameterStore:
         if isinstance(self.optimizer, torch.optim.SGD):
             momentum, dampening = group["momentum"], group["dampening"]
             return self.learning_rate * (1 - dampening) / (1 - momentum) if 0 < momentum < 1 else self.learning_rate
-        if "betas" not in group and "alpha" not in group:
+        if not isinstance(self.optimizer, NOISE_SIZED):
             return self.learning_rate
         state = self.optimizer.state.get(self._tensors[0], {})
-        seen = state.get("exp_avg_sq", state.get("square_avg"))
+        seen = next((state[name] for name in ("exp_avg_sq", "square_avg", "exp_inf") if name in state), None)
         if seen is None:
             return None
-        squares = seen.flatten()[:: -(-seen.numel() // LOOKED_AT)].double()
-        if "betas" in group:
-            squares = squares / (1 - group["betas"][1] ** float(state["step"]))
+        looked_at = seen.flatten()[:: -(-seen.numel() // LOOKED_AT)].double()
+        squares = looked_at.square() if "exp_inf" in state else looked_at
+        if "exp_avg_sq" in state:
+            squares = squares / (1 - group["betas"][1] ** self._rounds)
         size = float((squares / (squares.sqrt() + group["eps"])).sum() / squares.sum())
         return self.learning_rate * size if math.isfinite(size) else None
 
@@ -147,12 +148,23 @@ class ParameterStore:
         """One step of the optimizer, at the rate that an update of this share of a round has."""
         for parameter, piece in zip(self._tensors, self._views(gradient), strict=True):
             parameter.grad = piece
-        if share >= 1 or self._scaling == "none":
+        share = 1.0 if self._scaling == "none" else min(1.0, share)
+        self._rounds += share
+        self._uneven = self._uneven or share < 1
+        if self._uneven and self._scaling == "sqrt":
+            self._count_rounds(share)
+        if share == 1.0:
             self._bare_step()
         else:
             self._scaled_step(share)
         for parameter in self._tensors:
             parameter.grad = None  # it lies in the memory of a process, which may be gone soon
+
+    def _count_rounds(self, share: float) -> None:
+        """Adam divides by 1 - beta ** step: with betas of this share, so many steps of it as make up all rounds."""
+        for state in self.optimizer.state.values():
+            if "step" in state:
+                state["step"].fill_(self._rounds / share - 1)
 
     def _scaled_step(self, share: float) -> None:
         groups = self.optimizer.param_groups

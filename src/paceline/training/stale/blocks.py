@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -17,12 +16,16 @@ CHUNK = 1_048_576  # numbers: few enough for a cache, and many enough that calli
 SAMPLES = 4_096  # numbers that are looked at, of all blocks together
 
 
-class Block(NamedTuple):
-    """A stretch of the parameters: a weight, or several, and the biases that follow."""
+class Stretch(NamedTuple):
+    """Neighbours that the optimizer treats alike."""
 
     group: int  # of the optimizer
     begin: int
     end: int
+
+
+# A layer, or several: a weight, and the biases and the like that follow it.
+Block = tuple[Stretch, ...]
 
 
 def blocks_of(layout: Layout, spec: OptimizerSpec) -> list[Block]:
@@ -32,51 +35,55 @@ def blocks_of(layout: Layout, spec: OptimizerSpec) -> list[Block]:
     begin = 0
     for entry in layout.parameters:
         group, end = group_of.get(entry.name), begin + entry.size
-        if group is not None:
-            last = blocks[-1] if blocks else None
-            if last is not None and len(entry.shape) < 2 and (last.group, last.end) == (group, begin):
-                blocks[-1] = Block(group, last.begin, end)
+        if group is not None and entry.size:
+            stretch = Stretch(group, begin, end)
+            if blocks and len(entry.shape) < 2:
+                blocks[-1] = _joined(blocks[-1], (stretch,))
             else:
-                blocks.append(Block(group, begin, end))
+                blocks.append((stretch,))
         begin = end
     while len(blocks) > MOST_BLOCKS:
-        merged = _merge_smallest(blocks)
-        if merged is None:
-            break
-        blocks = merged
+        at = min(range(len(blocks) - 1), key=lambda at: _size(blocks[at]) + _size(blocks[at + 1]))
+        blocks[at : at + 2] = [_joined(blocks[at], blocks[at + 1])]
     return blocks
 
 
-def _merge_smallest(blocks: list[Block]) -> list[Block] | None:
-    """Make one of the two neighbours that are smallest together; None: no two are neighbours in one group."""
-    pairs = [
-        (right.end - left.begin, at)
-        for at, (left, right) in enumerate(pairwise(blocks))
-        if left.group == right.group and left.end == right.begin
-    ]
-    if not pairs:
-        return None
-    _, at = min(pairs)
-    whole = Block(blocks[at].group, blocks[at].begin, blocks[at + 1].end)
-    return [*blocks[:at], whole, *blocks[at + 2 :]]
+def _size(block: Block) -> int:
+    return sum(stretch.end - stretch.begin for stretch in block)
+
+
+def _joined(left: Block, right: Block) -> Block:
+    """Both, with the stretches where they meet as one if they can be."""
+    last, first = left[-1], right[0]
+    if (last.group, last.end) == (first.group, first.begin):
+        return (*left[:-1], Stretch(last.group, last.begin, first.end), *right[1:])
+    return (*left, *right)
+
+
+class Chunk(NamedTuple):
+    """Where a part of the parameters belongs."""
+
+    block: int
+    group: int
 
 
 class Chunks:
-    """Where to cut a flat tensor so that every part lies in one block; None: in no block."""
+    """Where to cut a flat tensor so that every part lies in one stretch of one block."""
 
     def __init__(self, blocks: Sequence[Block], size: int) -> None:
-        self.blocks: list[int | None] = []  # of each part
+        self.parts: list[Chunk | None] = []  # None: in no block
         self._sizes: list[int] = []
         at = 0
         for number, block in enumerate(blocks):
-            self._add(None, block.begin - at)
-            self._add(number, block.end - block.begin)
-            at = block.end
+            for stretch in block:
+                self._add(None, stretch.begin - at)
+                self._add(Chunk(number, stretch.group), stretch.end - stretch.begin)
+                at = stretch.end
         self._add(None, size - at)
 
-    def _add(self, block: int | None, size: int) -> None:
+    def _add(self, part: Chunk | None, size: int) -> None:
         while size > 0:
-            self.blocks.append(block)
+            self.parts.append(part)
             self._sizes.append(min(size, CHUNK))
             size -= CHUNK
 
@@ -86,7 +93,9 @@ class Chunks:
 
 def sample_positions(blocks: Sequence[Block]) -> Tensor:
     """Equally many numbers of every block, evenly spread: one row per block. Of a small one the same more than once."""
-    size = SAMPLES // len(blocks)
-    size = min(size, max(block.end - block.begin for block in blocks))
-    rows = [block.begin + (torch.arange(size) * (block.end - block.begin)) // size for block in blocks]
-    return torch.stack(rows)
+    size = min(SAMPLES // len(blocks), max(map(_size, blocks)))
+    return torch.stack([_positions(block)[(torch.arange(size) * _size(block)) // size] for block in blocks])
+
+
+def _positions(block: Block) -> Tensor:
+    return torch.cat([torch.arange(stretch.begin, stretch.end) for stretch in block])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from paceline.training.layout import Layout
 from paceline.training.optimizers import OptimizerSpec
+from paceline.training.scaling import rate_scale
 from paceline.training.stale.blocks import Chunks, blocks_of, sample_positions
 from paceline.training.stale.moments import WorkerMoments
 from paceline.training.stale.noise import Noise
@@ -30,25 +31,34 @@ class _Term(NamedTuple):
 
     gradients: Sequence[Tensor]
     moments: Sequence[Tensor]  # none, where no group has a memory
+    weight: float  # on the gradient, as the policy wants it
     share: float  # of the update
-    weights: list[float]  # of each group: what the gradient and the moment are divided by
+    divisors: list[float]  # of what it contributes, for each group
 
 
 class _Pull(NamedTuple):
-    """Parameters on which gradients of this update were computed, in chunks, and how far each block goes back there."""
+    """Parameters on which gradients of this update were computed, in chunks, and how much of them is taken back."""
 
     parameters: Sequence[Tensor]
-    parts: list[float]
+    share: float  # of the update: of all gradients that were computed on them
 
 
 class Correction:
     """The optimizer's parameter groups say what to do; it makes no step of its own."""
 
-    def __init__(self, flat: Tensor, layout: Layout, spec: OptimizerSpec, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        flat: Tensor,
+        layout: Layout,
+        spec: OptimizerSpec,
+        optimizer: torch.optim.Optimizer,
+        lr_scaling: str = "auto",
+    ) -> None:
         """`flat`: the parameters, which are changed in place."""
         self._flat = flat
         self._read = RULES[spec.kind]
         self._optimizer = optimizer
+        self._scaling = lr_scaling
         self._blocks = blocks_of(layout, spec)
         self._chunks = Chunks(self._blocks, flat.numel())
         self._parameters = self._chunks.of(flat)
@@ -57,67 +67,70 @@ class Correction:
         rules = self._rules()
         self._secant = Secant(len(self._blocks))
         self._noise = Noise(len(self._blocks))
-        self._moments = WorkerMoments(flat, len(rules)) if any(rule.memory for rule in rules) else None
+        self._moments = WorkerMoments(flat, len(rules))
         self._second = torch.zeros_like(flat) if rules[0].second else None
         self._seconds = () if self._second is None else self._chunks.of(self._second)
         self._gathered = [0.0] * len(rules)  # weight of the second moment, of each group
+        self._gone: set[int] = set()
 
     @property
     def description(self) -> str:
-        return "secant" if self._moments is None else "worker moments + secant"
+        parts = ["worker moments"] if any(rule.memory for rule in self._rules()) else []
+        parts.append("secant")
+        if self._second is not None and self._scaling == "auto":
+            parts.append("second moment of a round")
+        return " + ".join(parts)
 
     def forget(self, worker: int) -> None:
-        """It has left the group."""
+        """It has left the group, and is never named again, a last gradient that waits for its fate aside."""
+        self._gone.add(worker)
         self._secant.forget(worker)
-        if self._moments is not None:
-            self._moments.forget(worker)
+        self._moments.forget(worker)
 
-    def step(self, contributions: Sequence[Contribution], share: float, scale: float | None = None) -> None:
-        """`share`: of a round, at most 1; `scale`: on the learning rate, None: as suits the optimizer.
-
-        The gradients' memory is used up.
-        """
+    def step(self, contributions: Sequence[Contribution], share: float) -> None:
+        """`share`: of a round, at most 1. The gradients' memory is used up."""
         rules = self._rules()
+        ratios = self._noise.ratios if self._scaling == "auto" else [1.0] * len(self._blocks)
+        scale = rate_scale("linear" if self._scaling == "auto" else self._scaling, share)
+        decay_share = 1.0 if self._scaling == "none" else share
         samples = sum(contribution.samples for contribution in contributions)
-        shares = [contribution.weight * contribution.samples / samples for contribution in contributions]
-        self._observe(contributions, shares, share, rules)
-        ratios = self._noise.ratios if scale is None else [1.0] * len(self._blocks)
-        scale = share if scale is None else scale
-        pulls = self._pulls(contributions, shares, rules, scale)
+        shares = [contribution.samples / samples for contribution in contributions]
+        self._observe(contributions, shares, share, self._metric(rules, ratios))
+        pulls = self._pulls(contributions, shares)
         terms = [self._term(*pair, rules) for pair in zip(contributions, shares, strict=True)]
         self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
-        for number, block in enumerate(self._chunks.blocks):
-            if block is not None:
-                group = self._blocks[block].group
-                rule = rules[group]
-                parameters = self._parameters[number]
-                if rule.decay and not rule.decoupled:
-                    for term in terms:
-                        term.gradients[number].add_(parameters, alpha=rule.decay)
-                for pull in pulls:
-                    if pull.parts[block]:
-                        parameters.lerp_(pull.parameters[number], pull.parts[block])
-                if rule.decay and rule.decoupled:
-                    parameters.mul_(1 - rule.rate * share * rule.decay)
-                if self._second is None:
-                    _step(parameters, terms, number, rule, rule.rate * scale)
-                else:
-                    second = self._seconds[number]
-                    _gather(second, _mean(terms, number), rule, share)
-                    root = math.sqrt(ratios[block] / self._gathered[group])
-                    below = second.sqrt() if rule.second == "mean" else second.clone()
-                    below.add_(rule.epsilon / root)
-                    _step_divided(parameters, terms, number, group, rule, rule.rate * scale / root, below)
+        for number, part in enumerate(self._chunks.parts):
+            if part is None:
+                continue
+            rule, parameters = rules[part.group], self._parameters[number]
+            _prepare(terms, number, parameters, rule.decay * decay_share / scale if not rule.decoupled else 0.0)
+            for pull in pulls:
+                back = rule.rate * scale * pull.share * rule.taken_back * self._secant.curvatures[part.block]
+                if back > 0:  # and never further than where it came from, however large the update is
+                    parameters.lerp_(pull.parameters[number], -math.expm1(-back))
+            if rule.decay and rule.decoupled:
+                parameters.mul_(1 - rule.rate * decay_share * rule.decay)
+            if self._second is None:
+                _step(parameters, terms, number, rule, rule.rate * scale)
+            else:
+                second = self._seconds[number]
+                _gather(second, _mean(terms, number), rule, share)
+                root = math.sqrt(ratios[part.block] / self._gathered[part.group])
+                below = second.sqrt() if rule.second == "mean" else second.clone()
+                below.add_(rule.epsilon / root)
+                _step_divided(parameters, terms, number, part.group, rule, rule.rate * scale / root, below)
+        for contribution in contributions:
+            if contribution.worker in self._gone:
+                self.forget(contribution.worker)
 
     def _rules(self) -> list[Rule]:
         return [self._read(group) for group in self._optimizer.param_groups]
 
     def _observe(
-        self, contributions: Sequence[Contribution], shares: Sequence[float], share: float, rules: Sequence[Rule]
+        self, contributions: Sequence[Contribution], shares: Sequence[float], share: float, metric: Tensor | None
     ) -> None:
         """Learn curvature and noise from a sample of what is there before the update."""
         now = self._sample(self._flat)
-        metric = self._metric(rules)
         mean: Tensor | None = None
         for contribution, own in zip(contributions, shares, strict=True):
             assert contribution.pulled is not None
@@ -125,7 +138,8 @@ class Correction:
             moved = now - self._sample(contribution.pulled)
             self._secant.observe(contribution.worker, gradient, moved, metric, own * share)
             if self._second is not None:
-                mean = gradient * own if mean is None else mean.add_(gradient, alpha=own)
+                part = own * contribution.weight
+                mean = gradient * part if mean is None else mean.add_(gradient, alpha=part)
         if mean is not None:
             self._noise.observe(mean, share)
 
@@ -133,47 +147,38 @@ class Correction:
         """One row per block."""
         return flat.index_select(0, self._positions).view(self._rows)
 
-    def _metric(self, rules: Sequence[Rule]) -> Tensor | None:
-        """What the optimizer divides by, of the sample; None: by nothing."""
+    def _metric(self, rules: Sequence[Rule], ratios: Sequence[float]) -> Tensor | None:
+        """What the optimizer divides by, of the sample; None: by nothing, or nothing is known yet."""
         if self._second is None or not all(self._gathered):
             return None
         second = self._sample(self._second)
-        ratios = zip(self._noise.ratios, self._blocks, strict=True)
-        roots = [[math.sqrt(ratio / self._gathered[block.group])] for ratio, block in ratios]
-        return torch.tensor(roots, dtype=second.dtype) * (second.sqrt() if rules[0].second == "mean" else second)
+        groups = [block[0].group for block in self._blocks]
+        roots = [[math.sqrt(ratio / self._gathered[group])] for ratio, group in zip(ratios, groups, strict=True)]
+        epsilons = torch.tensor([[rules[group].epsilon] for group in groups], dtype=second.dtype)
+        below = second.sqrt() if rules[0].second == "mean" else second
+        return torch.tensor(roots, dtype=second.dtype) * below + epsilons
 
     def _term(self, contribution: Contribution, share: float, rules: Sequence[Rule]) -> _Term:
         gradients = self._chunks.of(contribution.gradient)
-        if self._moments is None:
-            return _Term(gradients, (), share, [1.0] * len(rules))
+        if not any(rule.memory for rule in rules):
+            return _Term(gradients, (), contribution.weight, share, [1.0] * len(rules))
         moment = self._moments.of(contribution.worker, joined_late=contribution.version > 0)
         moment.weights = [rule.memory * own + rule.gain for own, rule in zip(moment.weights, rules, strict=True)]
-        weights = [
+        divisors = [
             rule.memory * own + rule.gain if rule.unbiased else 1.0
             for own, rule in zip(moment.weights, rules, strict=True)
         ]
-        return _Term(gradients, self._chunks.of(moment.vector), share, weights)
+        return _Term(gradients, self._chunks.of(moment.vector), contribution.weight, share, divisors)
 
-    def _pulls(
-        self, contributions: Sequence[Contribution], shares: Sequence[float], rules: Sequence[Rule], scale: float
-    ) -> list[_Pull]:
+    def _pulls(self, contributions: Sequence[Contribution], shares: Sequence[float]) -> list[_Pull]:
         """One for every version that gradients are of; those of the present one have nothing to make up for."""
         versions: dict[int, tuple[Tensor, float]] = {}
         for contribution, share in zip(contributions, shares, strict=True):
             if contribution.staleness > 0:
                 assert contribution.pulled is not None
                 _, sum_ = versions.get(contribution.version, (None, 0.0))
-                versions[contribution.version] = contribution.pulled, sum_ + share
-        curvatures = self._secant.curvatures
-        pulls = []
-        for pulled, part in versions.values():
-            parts = []
-            for block, curvature in zip(self._blocks, curvatures, strict=True):
-                rule = rules[block.group]
-                # Never further back than where it came from, however large an update is.
-                parts.append(-math.expm1(-rule.rate * scale * part * rule.taken_back * curvature))
-            pulls.append(_Pull(self._chunks.of(pulled), parts))
-        return pulls
+                versions[contribution.version] = contribution.pulled, sum_ + share * contribution.weight
+        return [_Pull(self._chunks.of(pulled), share) for pulled, share in versions.values()]
 
 
 def _gathered(old: float, rule: Rule, share: float) -> float:
@@ -181,6 +186,15 @@ def _gathered(old: float, rule: Rule, share: float) -> float:
         return 1.0
     left: float = rule.fade**share
     return left * old + 1 - left
+
+
+def _prepare(terms: Sequence[_Term], number: int, parameters: Tensor, decay: float) -> None:
+    """Weigh the gradients as the policy wants it, and make the decay of weights a part of them."""
+    for term in terms:
+        if term.weight != 1.0:
+            term.gradients[number].mul_(term.weight)
+        if decay:
+            term.gradients[number].add_(parameters, alpha=decay)
 
 
 def _gather(second: Tensor, gradient: Tensor, rule: Rule, share: float) -> None:
@@ -194,7 +208,7 @@ def _gather(second: Tensor, gradient: Tensor, rule: Rule, share: float) -> None:
 
 def _mean(terms: Sequence[_Term], number: int) -> Tensor:
     first = terms[0].gradients[number]
-    if len(terms) == 1 and terms[0].share == 1.0:
+    if len(terms) == 1:
         return first
     mean = first * terms[0].share
     for term in terms[1:]:
@@ -213,7 +227,9 @@ def _step(parameters: Tensor, terms: Sequence[_Term], number: int, rule: Rule, r
         moment = term.moments[number]
         if FUSED_STEP is not None and rule.gain == 1.0:
             FUSED_STEP(
-                *([parameters], [gradient], [moment]),
+                [parameters],
+                [gradient],
+                [moment],
                 lr=size,
                 momentum=rule.memory,
                 dampening=0.0,
@@ -232,7 +248,7 @@ def _step_divided(
 ) -> None:
     """The same, divided by the root of the second moment."""
     for term in terms:
-        gradient, size = term.gradients[number], rate * term.share / term.weights[group]
+        gradient, size = term.gradients[number], rate * term.share / term.divisors[group]
         if rule.memory:
             moment = term.moments[number]
             moment.mul_(rule.memory).add_(gradient, alpha=rule.gain)
