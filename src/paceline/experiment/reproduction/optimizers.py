@@ -100,7 +100,7 @@ def optimizers(request: ExperimentRequest) -> Page:
         f" them 3 times slower; {'the recorded times' if request.trace else '32 with lognormal times'}. Policies whose"
         " gradients can be stale run with the correction (`stale=auto`) with all seeds, and as they are"
         " (`stale=none`) with the first.",
-        [_claim(kind, name, pairs) for (kind, name), pairs in claims_of.items()],
+        [claim for (kind, name), pairs in claims_of.items() for claim in _claims(kind, name, pairs)],
         [
             Section(
                 "All figures",
@@ -113,19 +113,26 @@ def optimizers(request: ExperimentRequest) -> Page:
     )
 
 
-def _claim(kind: str, name: str, pairs: Sequence[tuple[Measured, Measured]]) -> Claim:
-    """The goal, over all groups and models."""
+def _claims(kind: str, name: str, pairs: Sequence[tuple[Measured, Measured]]) -> list[Claim]:
+    """The goal, over all groups and models: the worst of them counts."""
     gaps = [one.accuracy - bsp.accuracy for one, bsp in pairs]
     kept = [_kept(one, bsp) for one, bsp in pairs]
-    slowest = min((share for share in kept if share is not None), default=0.0)
-    never = sum(share is None for share in kept)
+    reached = sorted(share for share in kept if share is not None)
+    never = len(kept) - len(reached)
+    times = f"{reached[0]:.0%} to {reached[-1]:.0%}, median {statistics.median(reached):.0%}" if reached else "none"
     told = f"; {never} of {len(kept)} never reached the target" if never else ""
-    return Claim(
-        f"{kind}, {name}: mean accuracy within {CLOSE:.0%} of BSP's, and {PACE_KEPT:.0%} of the gain in pace is one in"
-        " time",
-        f"accuracy {min(gaps):+.1%} to {max(gaps):+.1%}; at least {slowest:.0%} of the pace{told}",
-        min(gaps) >= -CLOSE and not never and slowest >= PACE_KEPT,
-    )
+    return [
+        Claim(
+            f"{kind}, {name}: mean accuracy at equal samples within {CLOSE:.0%} of BSP's",
+            f"{min(gaps):+.1%} to {max(gaps):+.1%}, median {statistics.median(gaps):+.1%}",
+            min(gaps) >= -CLOSE,
+        ),
+        Claim(
+            f"{kind}, {name}: at least {PACE_KEPT:.0%} of the gain in pace is a gain in time",
+            f"{times}{told}",
+            not never and reached[0] >= PACE_KEPT,
+        ),
+    ]
 
 
 def _measure(request: ExperimentRequest, setting: Setting) -> tuple[Measured, float, float, list[Measured]]:
