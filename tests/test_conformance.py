@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -115,6 +116,14 @@ def test_in_virtual_time_the_same_arguments_give_the_same_bytes_and_use_every_sa
     again = retrain(Trace(tmp_path / "0"), task(), seed=5, threads=torch.get_num_threads())
     for name, each in again.items():
         assert torch.equal(results[0].model_state[name], each)
+
+
+def test_an_optimizer_that_cannot_be_corrected_is_named_in_a_warning() -> None:
+    job = replace(task(), optimizer=partial(torch.optim.Adagrad, lr=0.1))
+    with pytest.warns(UserWarning, match="stale gradients are applied as they are: Adagrad cannot be corrected"):
+        train_virtually(job, "asp", Simulation(intervals=(1.0, 1.5)))
+    train_virtually(job, "asp", Simulation(intervals=(1.0, 1.5)), stale="none")  # nobody has to be told
+    train_virtually(job, "bsp", Simulation(intervals=(1.0, 1.5)))
 
 
 def test_an_observer_of_virtual_training_sees_every_evaluation() -> None:

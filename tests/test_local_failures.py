@@ -77,8 +77,8 @@ def mapped_segments() -> int:
 def test_a_replacement_leaks_nothing_and_after_a_run_nothing_is_mapped(tmp_path: Path) -> None:
     descriptors = Descriptors()
     resource_tracker.ensure_running()  # Python's own, which stays
-    open_before, mapped_before = len(os.listdir("/proc/self/fd")), mapped_segments()
     gc.collect()
+    open_before, mapped_before = len(os.listdir("/proc/self/fd")), mapped_segments()
     gc.disable()
     try:
         train = partial(functions.workers_1_to_4_die, directory=str(tmp_path))

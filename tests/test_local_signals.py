@@ -44,7 +44,7 @@ def evaluate(state):
 
 def train(worker):
     net = torch.nn.Linear(3, 1)
-    optimizer = worker.optimizer(net, Descent, lr=1e-6)
+    optimizer = worker.optimizer(net, Descent, stale="none", lr=1e-6)
     for number, (x,) in enumerate(worker.batches(TensorDataset(torch.ones(64, 3)), batch_size=4)):
         optimizer.zero_grad()
         net(x).sum().backward()

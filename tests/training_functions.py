@@ -181,7 +181,7 @@ def count(
 ) -> None:
     """Worker 2 is killed, or ends its loop, in the middle of its second batch; the others let it get there."""
     net = Counters()
-    optimizer = worker.optimizer(net, Counting)
+    optimizer = worker.optimizer(net, Counting, stale="none")
     second = Path(directory) / "second"
     size = BATCH if equal else UNEQUAL[worker.index % 3]
     for number, (indices,) in enumerate(worker.batches(numbers(), batch_size=size, sharding=sharding)):
@@ -198,7 +198,7 @@ def count(
 def count_accumulated(worker: Worker, every: int = 5) -> None:
     """Several batches make one gradient, and what is left at the end makes a last, smaller one."""
     net = Counters()
-    optimizer = worker.optimizer(net, Counting)
+    optimizer = worker.optimizer(net, Counting, stale="none")
     number = 0
     collected: list[Tensor] = []
     for (indices,) in worker.batches(numbers(), batch_size=BATCH):
@@ -213,7 +213,7 @@ def count_accumulated(worker: Worker, every: int = 5) -> None:
 def count_twice(worker: Worker, directory: str) -> None:
     """Two steps per batch; what was seen is written down."""
     net = Counters()
-    optimizer = worker.optimizer(net, Counting)
+    optimizer = worker.optimizer(net, Counting, stale="none")
     seen: list[int] = []
     for (indices,) in worker.batches(numbers(), batch_size=BATCH):
         seen += indices.tolist()
@@ -317,7 +317,7 @@ def count_elastically(worker: Worker, directory: str) -> None:
     """Worker 1 is killed at its second batch. Everybody holds at its third until the test says `go`."""
     where = Path(directory)
     net = Counters()
-    optimizer = worker.optimizer(net, Counting)
+    optimizer = worker.optimizer(net, Counting, stale="none")
     write(where / f"joined-{worker.index}", net.samples.tolist())
     for number, (indices,) in enumerate(worker.batches(numbers(), batch_size=2)):
         if worker.index == 1 and number == 1:
@@ -354,7 +354,7 @@ def count_until_both_pushed(worker: Worker, directory: str) -> None:
     """Worker 0 stops at its 15th batch until worker 1, which it interrupted all the time, has pushed something."""
     pushed = Path(directory) / "pushed"
     net = Counters()
-    optimizer = worker.optimizer(net, Counting)
+    optimizer = worker.optimizer(net, Counting, stale="none")
     for number, (indices,) in enumerate(worker.batches(numbers(), batch_size=BATCH)):
         if worker.index == 0 and number == 15:
             wait_for(pushed)
@@ -413,7 +413,7 @@ def not_finite(worker: Worker) -> None:
 def not_finite_once(worker: Worker) -> None:
     """The batch with sample 5 has a gradient that is not finite, in every epoch."""
     net = Counters()
-    optimizer = worker.optimizer(net, Counting)
+    optimizer = worker.optimizer(net, Counting, stale="none")
     for number, (indices,) in enumerate(worker.batches(numbers(), batch_size=BATCH)):
         factor = float("nan") if 5 in indices else 1.0
         push(optimizer, net.count(indices, worker.index, number) * factor)
