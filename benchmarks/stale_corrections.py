@@ -50,7 +50,7 @@ class GapDamping(Correction):
 
     typical = 0.0
 
-    def step(self, contributions: Sequence[Contribution], share: float, scale: float | None = None) -> None:
+    def step(self, contributions: Sequence[Contribution], share: float) -> None:
         damped = []
         for contribution in contributions:
             assert contribution.pulled is not None
@@ -58,7 +58,7 @@ class GapDamping(Correction):
             factor = 1 / (1 + max(0.0, gap / self.typical - 1)) if self.typical else 1.0
             damped.append(contribution._replace(weight=contribution.weight * factor))
         before = self._flat.clone()
-        super().step(damped, share, scale)
+        super().step(damped, share)
         size = float((self._flat - before).norm()) / math.sqrt(share)
         self.typical = self.typical + 0.01 * (size - self.typical) if self.typical else size
 
@@ -138,13 +138,14 @@ def main() -> None:
                     for variant in ("bsp", "asp as it is", *VARIANTS):
                         if variant == "square-root rule" and optimizer != "adamw":
                             continue
-                        cells = []
-                        for rate in rates:
-                            runs = [
+                        runs = [
+                            [
                                 pool.submit(measure, variant, model, optimizer, group, rate, given.rounds, seed)
                                 for seed in range(given.seeds)
                             ]
-                            cells.append(sum(run.result() for run in runs) / given.seeds)
+                            for rate in rates
+                        ]
+                        cells = [sum(run.result() for run in same) / given.seeds for same in runs]
                         found = dict(zip(map(str, rates), cells, strict=True))
                         rows.append(
                             {"model": model, "optimizer": optimizer, "group": group, "variant": variant, **found}
