@@ -1,4 +1,4 @@
-"""Stale gradients made as good as fresh ones: what an optimizer's step becomes under a policy that applies them.
+"""What is done about stale gradients: what an optimizer's step becomes under a policy that applies them.
 
 A policy such as ASP applies gradients of parameters that have moved on. Three things make up for that:
 - Worker moments. Every worker has a first moment of its own, so that its memory is counted in rounds, as in BSP, and
