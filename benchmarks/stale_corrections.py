@@ -5,7 +5,8 @@ ASP in virtual time on Fashion-MNIST: mean accuracy over 20 evaluations at equal
 optimizer and group, of which the middle one is about BSP's best. Variants: BSP; ASP as it is; worker moments alone;
 with gap damping (a gradient is divided by 1 + max(0, d / r - 1): d is how far the parameters moved since they were
 pulled, r a slow mean of |step| / sqrt(share); after Barkai et al. 2020); with the secant, half of it and twice of it;
-with one curvature for all layers; and for AdamW the square-root rule in place of a measured ratio of noise.
+with one curvature for all layers; for momentum without the sizes of gradients as its metric; and for AdamW the
+square-root rule in place of a measured ratio of noise.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 from paceline.experiment.comparison import Comparison, Trial, run_trial
 from paceline.experiment.simulation import Simulation
 from paceline.training import parameters
-from paceline.training.stale import blocks, rules
+from paceline.training.stale import blocks, rules, sizes
 from paceline.training.stale.correction import Correction
 from paceline.training.stale.noise import Noise
 from paceline.training.updates import Contribution
@@ -83,6 +84,15 @@ def gap_damping() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def no_sizes() -> Iterator[None]:
+    """The whole of a layer is one run of neighbours."""
+    with patch.object(sizes, "RUN", 1 << 40), patch.object(blocks, "RUN", 1 << 40):
+        yield
+
+
+# What only one of the optimizers has a use for.
+ONLY = {"no sizes": "momentum", "square-root rule": "adamw"}
 VARIANTS: dict[str, Callable[[], Any]] = {
     "worker moments": lambda: taken_back(0.0),
     "gap damping": gap_damping,
@@ -90,6 +100,7 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     "half of it": lambda: taken_back(0.5),
     "twice of it": lambda: taken_back(2.0),
     "one curvature": lambda: patch.object(blocks, "MOST_BLOCKS", 1),
+    "no sizes": no_sizes,
     "square-root rule": lambda: patch("paceline.training.stale.correction.Noise", SquareRoot),
 }
 
@@ -136,7 +147,7 @@ def main() -> None:
                 for group in given.groups.split(","):
                     print(f"{model}, {optimizer}, {group}: rates {', '.join(map(str, rates))}", flush=True)
                     for variant in ("bsp", "asp as it is", *VARIANTS):
-                        if variant == "square-root rule" and optimizer != "adamw":
+                        if ONLY.get(variant, optimizer) != optimizer:
                             continue
                         runs = [
                             [

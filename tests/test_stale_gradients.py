@@ -20,6 +20,7 @@ from paceline.training.layout import Layout, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.parameters import ParameterStore
 from paceline.training.stale import correction as correction_module
+from paceline.training.stale import sizes as sizes_module
 from paceline.training.stale.blocks import (
     CHUNK,
     MOST_BLOCKS,
@@ -34,6 +35,7 @@ from paceline.training.stale.moments import WorkerMoments
 from paceline.training.stale.noise import Noise
 from paceline.training.stale.rules import RULES, refusal
 from paceline.training.stale.secant import Secant
+from paceline.training.stale.sizes import RUN, Sizes
 from paceline.training.updates import Contribution
 
 ASYNCHRONOUS = UpdateOptions(may_be_stale=True)
@@ -219,41 +221,127 @@ def test_noise_is_one_where_gradients_agree_and_one_over_the_group_where_they_ar
         noise.observe(torch.cat([row, torch.randn(1, 4096, generator=generator)]), 1 / 16)
     assert noise.ratios[0] == pytest.approx(1.0) and noise.ratios[1] == pytest.approx(1 / 16, rel=0.1)
     noise.observe(torch.zeros(2, 4096), 1.0)
-    assert noise.ratios == [1.0, 1.0]
+    assert noise.ratios == pytest.approx([1.0, (1 / 16 + 1) / 2], rel=0.01)  # half of it is new
+
+
+def test_noise_is_foretold_while_the_first_round_goes_on() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = Noise(1)
+    for number in range(15):
+        noise.observe(1 + torch.randn(1, 4096, generator=generator), 1 / 16)  # as much signal as noise
+        assert noise.ratios[0] == pytest.approx(1.0 if number == 0 else 0.5 + 0.5 / 16, rel=0.15)
+
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.Adamax, optim.RMSprop])
+def test_no_first_step_is_longer_than_a_few_rates_whatever_an_update_is_made_of(kind: Any) -> None:
+    """One worker's second gradient in the same update carries its first along: their mean can be next to nothing where
+    what is applied is not."""
+    store = store_of(kind, lr=0.01)
+    gradients = [[1.0, 1.0], [-1.0, 1.0], [1e-6, 1.0]]
+    contributions = [
+        Contribution(torch.tensor(values, dtype=torch.float64), 1, worker=worker, pulled=store.flat.clone())
+        for worker, values in zip((0, 0, 1), gradients, strict=True)
+    ]
+    store.apply(contributions, 3)
+    assert float(store.flat.abs().max()) < 0.1 * (3 if kind is optim.RMSprop else 1)
 
 
 # -- the secant --
 
 
+class Sights:
+    """Gradients as a secant sees them, of parameters that are given."""
+
+    def __init__(self, blocks: int) -> None:
+        self.secant, self._version = Secant(blocks), 0
+
+    def see(
+        self, worker: int, gradient: Tensor, pulled: Tensor, now: Tensor, *, version: int, metric: Tensor | None = None
+    ) -> None:
+        """Pulled at `version`; the update begins at the parameters `now`."""
+        self.secant.begin(now)
+        contribution = Contribution(gradient, 1, worker=worker, version=version, staleness=self._version - version)
+        self.secant.observe(contribution, gradient, pulled, torch.ones_like(now) if metric is None else metric, 1.0)
+        self._version += 1
+
+    def others(self, now: Tensor) -> None:
+        """An update that this worker has no part in."""
+        self.secant.begin(now)
+        self._version += 1
+
+
 def test_the_secant_finds_the_curvature_of_every_block() -> None:
-    curvatures, secant = torch.tensor([[0.5], [8.0]]), Secant(2)
+    curvatures = torch.tensor([[0.5], [8.0]])
     generator = torch.Generator().manual_seed(1)
-    parameters = torch.randn(2, 64, generator=generator)
-    for number in range(40):
-        moved = 0.1 * torch.randn(2, 64, generator=generator)
-        secant.observe(number % 2, curvatures * parameters, moved if number % 2 else torch.zeros(2, 64), None, 0.5)
-        if number % 2:
-            parameters = parameters + moved
-    assert secant.curvatures == pytest.approx([0.5, 8.0], rel=1e-4)
+    sights, parameters = Sights(2), torch.randn(2, 64, generator=generator)
+    for version in range(0, 40, 2):
+        sights.see(0, curvatures * parameters, parameters, parameters, version=version)
+        sights.others(parameters)
+        parameters = parameters + 0.1 * torch.randn(2, 64, generator=generator)
+    assert sights.secant.curvatures == pytest.approx([0.5, 8.0], rel=1e-4)
+
+
+def test_a_workers_own_update_is_no_part_of_the_way_but_what_it_waited_for_is() -> None:
+    """Its own update goes the wrong way, as far as its noise is large."""
+    sights, start, own = Sights(1), torch.zeros(1, 2), torch.tensor([[0.0, -5.0]])
+    moves = torch.tensor([[1.0, 0.0]])
+    sights.see(0, start + own, start, start, version=0)  # all of the gradient is noise
+    sights.others(start + own)
+    pulled = start + own + moves  # it waited until worker 1's update
+    sights.see(0, 3.0 * pulled, pulled, pulled, version=2)
+    assert sights.secant.curvatures == pytest.approx([3.0])
+
+
+def test_parameters_that_were_pulled_before_the_own_update_do_not_have_it() -> None:
+    """A policy lets the worker go on and applies its gradient later."""
+    sights, start = Sights(1), torch.zeros(1, 2)
+    moves = torch.tensor([[1.0, 0.0]])
+    sights.others(start)
+    sights.see(0, start, start, start + moves, version=0)
+    sights.see(0, 3.0 * moves, start + moves, start + 7 * moves, version=1)
+    assert sights.secant.curvatures == pytest.approx([3.0])
 
 
 def test_with_a_metric_lengths_are_measured_as_the_optimizer_steps() -> None:
-    secant, way = Secant(1), torch.tensor([[1.0, 2.0]])
-    secant.observe(0, torch.zeros(1, 2), way, None, 1.0)
-    secant.observe(0, torch.tensor([[6.0, 12.0]]), way, torch.full((1, 2), 3.0), 1.0)
-    assert secant.curvatures == pytest.approx([2.0])
+    sights, start, way = Sights(1), torch.zeros(1, 2), torch.tensor([[1.0, 2.0]])
+    sights.see(0, start, start, start, version=0)
+    sights.see(0, torch.tensor([[6.0, 12.0]]), way, start, version=1, metric=torch.full((1, 2), 3.0))
+    assert sights.secant.curvatures == pytest.approx([2.0])
 
 
 @pytest.mark.parametrize("rise", [-1.0, math.nan, math.inf])
 def test_where_the_loss_curves_down_or_nothing_is_known_there_is_no_curvature(rise: float) -> None:
-    secant, way = Secant(1), torch.ones(1, 2)
-    secant.observe(0, torch.zeros(1, 2), way, None, 1.0)
-    assert secant.curvatures == [0.0]
-    secant.observe(0, torch.full((1, 2), rise), way, None, 1.0)
-    assert secant.curvatures == [0.0]
-    secant.forget(0)
-    secant.observe(0, torch.ones(1, 2), way, None, 1.0)
-    assert secant.curvatures == [0.0]
+    sights, start, way = Sights(1), torch.zeros(1, 2), torch.ones(1, 2)
+    sights.see(0, start, start, start, version=0)
+    assert sights.secant.curvatures == [0.0]
+    sights.see(0, torch.full((1, 2), rise), way, start, version=1)
+    assert sights.secant.curvatures == [0.0]
+    sights.secant.forget(0)
+    sights.see(0, way, way, start, version=2)
+    assert sights.secant.curvatures == [0.0]
+
+
+def test_sizes_are_means_of_neighbours_over_a_round() -> None:
+    sizes = Sizes([2 * RUN, 3], torch.tensor([0, RUN - 1, RUN, 2 * RUN, 2 * RUN + 2]), torch.zeros(2 * RUN + 3))
+    gradient = torch.cat([torch.full((RUN,), -1.0), torch.arange(RUN) + 0.5, torch.tensor([3.0, -6.0, 9.0])])
+    for part in (gradient, 2 * gradient):  # two workers: half a round each
+        sizes.begin()
+        for number, chunk in enumerate(torch.split(part, [2 * RUN, 3])):
+            sizes.gather(number, [(chunk, 0.25), (chunk, 0.75)], 0.5)
+    assert sizes.sample().tolist() == pytest.approx([1.5, 1.5, 1.5 * RUN / 2, 1.5 * 6, 1.5 * 6])
+    assert sizes.taken(0, 0.1).flatten().tolist() == pytest.approx([0.15, 1.0])  # never further than it came from
+
+
+def test_of_a_large_chunk_a_part_is_looked_at_in_turn() -> None:
+    many = sizes_module.WHOLE + 8
+    sizes = Sizes([many * RUN], torch.arange(0, many * RUN, RUN), torch.zeros(many * RUN))
+    for value in (1.0, *([2.0] * sizes_module.TURNS)):
+        before = sizes.sample()
+        sizes.begin()
+        sizes.gather(0, [(torch.full((many * RUN,), value), 1.0)], 0.5)
+        changed = int((sizes.sample() != before).sum())
+        assert changed == (many if value == 1.0 else many // sizes_module.TURNS)
+    assert sizes.sample().tolist() == pytest.approx([1.25] * many, rel=0.2)
 
 
 def loss_after(

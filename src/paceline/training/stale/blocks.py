@@ -10,9 +10,11 @@ from torch import Tensor
 
 from paceline.training.layout import Layout
 from paceline.training.optimizers import OptimizerSpec
+from paceline.training.stale.sizes import RUN
 
 MOST_BLOCKS = 32
 CHUNK = 1_048_576  # numbers: few enough for a cache, and many enough that calling torch costs little
+LEAST_CUT = 1_024
 SAMPLES = 4_096  # numbers that are looked at, of all blocks together
 
 
@@ -72,7 +74,7 @@ class Chunks:
 
     def __init__(self, blocks: Sequence[Block], size: int) -> None:
         self.parts: list[Chunk | None] = []  # None: in no block
-        self._sizes: list[int] = []
+        self.sizes: list[int] = []
         at = 0
         for number, block in enumerate(blocks):
             for stretch in block:
@@ -82,13 +84,17 @@ class Chunks:
         self._add(None, size - at)
 
     def _add(self, part: Chunk | None, size: int) -> None:
-        while size > 0:
+        """Whole runs and what is left over apart, where that is worth a part of its own."""
+        over = size % RUN if size > LEAST_CUT else 0
+        for begin in range(0, size - over, CHUNK):
             self.parts.append(part)
-            self._sizes.append(min(size, CHUNK))
-            size -= CHUNK
+            self.sizes.append(min(size - over - begin, CHUNK))
+        if over:
+            self.parts.append(part)
+            self.sizes.append(over)
 
     def of(self, flat: Tensor) -> Sequence[Tensor]:
-        return torch.split(flat, self._sizes)
+        return torch.split(flat, self.sizes)
 
 
 def sample_positions(blocks: Sequence[Block]) -> Tensor:

@@ -20,6 +20,7 @@ from paceline.training.stale.moments import WorkerMoments
 from paceline.training.stale.noise import Noise
 from paceline.training.stale.rules import RULES, Rule
 from paceline.training.stale.secant import Secant
+from paceline.training.stale.sizes import Sizes
 from paceline.training.updates import Contribution
 
 # What torch.optim.SGD(fused=True) calls: one walk through memory instead of three.
@@ -71,6 +72,7 @@ class Correction:
         self._second = torch.zeros_like(flat) if rules[0].second else None
         self._seconds = () if self._second is None else self._chunks.of(self._second)
         self._gathered = [0.0] * len(rules)  # weight of the second moment, of each group
+        self._sizes = None if rules[0].second else Sizes(self._chunks.sizes, self._positions, flat)
         self._gone: set[int] = set()
 
     @property
@@ -99,22 +101,25 @@ class Correction:
         pulls = self._pulls(contributions, shares)
         terms = [self._term(*pair, rules) for pair in zip(contributions, shares, strict=True)]
         self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
+        if self._sizes is not None:
+            self._sizes.begin()
         for number, part in enumerate(self._chunks.parts):
             if part is None:
                 continue
             rule, parameters = rules[part.group], self._parameters[number]
             _prepare(terms, number, parameters, rule.decay * decay_share / scale if not rule.decoupled else 0.0)
-            for pull in pulls:
-                back = rule.rate * scale * pull.share * rule.taken_back * self._secant.curvatures[part.block]
-                if back > 0:  # and never further than where it came from, however large the update is
-                    parameters.lerp_(pull.parameters[number], -math.expm1(-back))
+            if self._sizes is not None:
+                self._sizes.gather(number, [(term.gradients[number], term.share) for term in terms], share)
+            curvature = rule.rate * scale * rule.taken_back * self._secant.curvatures[part.block]
+            if curvature > 0:
+                self._take_back(number, pulls, curvature)
             if rule.decay and rule.decoupled:
                 parameters.mul_(1 - rule.rate * decay_share * rule.decay)
             if self._second is None:
                 _step(parameters, terms, number, rule, rule.rate * scale)
             else:
                 second = self._seconds[number]
-                _gather(second, _mean(terms, number), rule, share)
+                _gather(second, terms, number, rule, share)
                 root = math.sqrt(ratios[part.block] / self._gathered[part.group])
                 below = second.sqrt() if rule.second == "mean" else second.clone()
                 below.add_(rule.epsilon / root)
@@ -127,31 +132,40 @@ class Correction:
         return [self._read(group) for group in self._optimizer.param_groups]
 
     def _observe(
-        self, contributions: Sequence[Contribution], shares: Sequence[float], share: float, metric: Tensor | None
+        self, contributions: Sequence[Contribution], shares: Sequence[float], share: float, metric: Tensor
     ) -> None:
         """Learn curvature and noise from a sample of what is there before the update."""
-        now = self._sample(self._flat)
-        mean: Tensor | None = None
+        self._secant.begin(self._sample(self._flat))
         for contribution, own in zip(contributions, shares, strict=True):
             assert contribution.pulled is not None
-            gradient = self._sample(contribution.gradient)
-            moved = now - self._sample(contribution.pulled)
-            self._secant.observe(contribution.worker, gradient, moved, metric, own * share)
+            gradient, pulled = self._sample(contribution.gradient), self._sample(contribution.pulled)
+            self._secant.observe(contribution, gradient, pulled, metric, own * share)
             if self._second is not None:
-                part = own * contribution.weight
-                mean = gradient * part if mean is None else mean.add_(gradient, alpha=part)
-        if mean is not None:
-            self._noise.observe(mean, share)
+                self._noise.observe(gradient * contribution.weight, own * share)
 
     def _sample(self, flat: Tensor) -> Tensor:
         """One row per block."""
         return flat.index_select(0, self._positions).view(self._rows)
 
-    def _metric(self, rules: Sequence[Rule], ratios: Sequence[float]) -> Tensor | None:
-        """What the optimizer divides by, of the sample; None: by nothing, or nothing is known yet."""
-        if self._second is None or not all(self._gathered):
-            return None
+    def _take_back(self, number: int, pulls: Sequence[_Pull], curvature: float) -> None:
+        """Never further than where it came from, however large the update is."""
+        parameters = self._parameters[number]
+        for pull in pulls:
+            back, pulled = curvature * pull.share, pull.parameters[number]
+            if self._sizes is None:  # an adaptive optimizer divides the step by the metric
+                parameters.lerp_(pulled, -math.expm1(-back))
+            else:
+                taken = self._sizes.taken(number, back)
+                self._sizes.rows(number, parameters).lerp_(self._sizes.rows(number, pulled), taken)
+
+    def _metric(self, rules: Sequence[Rule], ratios: Sequence[float]) -> Tensor:
+        """Of the sample: what an adaptive optimizer divides by, else the size of gradients. Zero: not known yet."""
+        if self._second is None:
+            assert self._sizes is not None
+            return self._sizes.sample().view(self._rows)
         second = self._sample(self._second)
+        if not all(self._gathered):
+            return second
         groups = [block[0].group for block in self._blocks]
         roots = [[math.sqrt(ratio / self._gathered[group])] for ratio, group in zip(ratios, groups, strict=True)]
         epsilons = torch.tensor([[rules[group].epsilon] for group in groups], dtype=second.dtype)
@@ -197,23 +211,16 @@ def _prepare(terms: Sequence[_Term], number: int, parameters: Tensor, decay: flo
             term.gradients[number].add_(parameters, alpha=decay)
 
 
-def _gather(second: Tensor, gradient: Tensor, rule: Rule, share: float) -> None:
-    """The memory of the second moment is counted in rounds."""
+def _gather(second: Tensor, terms: Sequence[_Term], number: int, rule: Rule, share: float) -> None:
+    """Of single gradients, whatever the policy puts into one update. Its memory is counted in rounds."""
     left = rule.fade**share
-    if rule.second == "mean":
-        second.mul_(left).addcmul_(gradient, gradient, value=1 - left)
-    else:
-        torch.maximum(second.mul_(left), gradient.abs(), out=second)
-
-
-def _mean(terms: Sequence[_Term], number: int) -> Tensor:
-    first = terms[0].gradients[number]
-    if len(terms) == 1:
-        return first
-    mean = first * terms[0].share
-    for term in terms[1:]:
-        mean.add_(term.gradients[number], alpha=term.share)
-    return mean
+    second.mul_(left)
+    for term in terms:
+        gradient = term.gradients[number]
+        if rule.second == "mean":
+            second.addcmul_(gradient, gradient, value=(1 - left) * term.share)
+        else:
+            torch.maximum(second, gradient.abs(), out=second)
 
 
 def _step(parameters: Tensor, terms: Sequence[_Term], number: int, rule: Rule, rate: float) -> None:

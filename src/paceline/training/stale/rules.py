@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-# How much of a group's move a unit of curvature takes back, in gains of one gradient. Measured: the results are flat
-# around these (docs/optimizers.md).
+# How much of a group's move a unit of curvature takes back: in what a gradient adds to the next step, and in the root
+# of that. Measured: the results are flat around these (docs/optimizers.md).
 TAKEN_BACK, TAKEN_BACK_ADAPTIVE = 1.0, 2.0
 
 
@@ -28,7 +29,8 @@ class Rule(NamedTuple):
     @property
     def taken_back(self) -> float:
         """Of the group's move, per unit of rate times curvature."""
-        return self.gain * (1 + 2 * self.memory) * (TAKEN_BACK_ADAPTIVE if self.second else TAKEN_BACK)
+        added = self.gain * (1 + self.memory)
+        return TAKEN_BACK_ADAPTIVE * math.sqrt(added) if self.second else TAKEN_BACK * added
 
 
 Group = Mapping[str, Any]

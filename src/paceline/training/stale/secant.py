@@ -1,44 +1,72 @@
 """The curvature along the way, of every block, from numbers that are there anyway.
 
-A worker computes g on the parameters p, and then g' on p'. In between the others moved the parameters by d, so that
-g' - g is about H d, and (g' - g) d / d d a curvature. Single gradients are noisy, but the noise of a gradient has
-nothing to do with how others moved meanwhile: it averages out over the pushes of a round. The worker's own part of the
-way is left out for that reason: it follows the noise of its own gradient.
+A worker computes g on the parameters p, and then g' on p'. In between they moved by d = p' - p, so that g' - g is
+about H d, and (g' - g) d / d D d a curvature, in a metric D that is given: H d is then about curvature * D d. Single
+gradients are noisy, but the noise of a gradient has nothing to do with how others moved meanwhile: it averages out over
+the pushes of a round. The update with the worker's own gradient is left out of d for it: it follows that noise.
 
-Only a sample of every block is looked at, a few thousand numbers. With an adaptive optimizer lengths are measured as it
-steps, d D d with D the denominator: H d is then about curvature * D d.
+Only a sample of every block is looked at, a few thousand numbers.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from paceline.training.updates import Contribution
+
+
+@dataclass
+class _Update:
+    """Parameters before and after."""
+
+    begin: Tensor
+    end: Tensor | None = None  # not known until the next one begins
+
 
 class _Before(NamedTuple):
+    """A worker's latest gradient."""
+
     gradient: Tensor
-    moved: Tensor
+    pulled: Tensor
+    version: int  # that it was applied to
+    update: _Update
 
 
 class Secant:
+    """All tensors are samples, one row per block."""
+
     def __init__(self, blocks: int) -> None:
         self.curvatures = [0.0] * blocks  # 0 where it is not known, or where the loss curves down
-        self._before: dict[int, _Before] = {}  # by worker: its latest gradient, and the way meanwhile
+        self._before: dict[int, _Before] = {}  # by worker
+        self._update: _Update | None = None
         self._rises = [0.0] * blocks
         self._lengths = [0.0] * blocks
 
-    def observe(self, worker: int, gradient: Tensor, moved: Tensor, metric: Tensor | None, share: float) -> None:
-        """One row per block. `moved`: of the parameters since this gradient's were pulled; `share`: of a round."""
-        before = self._before.get(worker)
-        self._before[worker] = _Before(gradient, moved)
+    def begin(self, parameters: Tensor) -> None:
+        """Of an update."""
+        if self._update is not None:
+            self._update.end = parameters
+        self._update = _Update(parameters)
+
+    def observe(
+        self, contribution: Contribution, gradient: Tensor, pulled: Tensor, metric: Tensor, share: float
+    ) -> None:
+        """Of the update that has begun; `share`: of a round."""
+        assert self._update is not None
+        version, before = contribution.version, self._before.get(contribution.worker)
+        self._before[contribution.worker] = _Before(gradient, pulled, version + contribution.staleness, self._update)
         if before is None:
             return
-        way = before.moved
+        way = pulled - before.pulled
+        if version > before.version and before.update.end is not None:
+            way -= before.update.end - before.update.begin
         rises = torch.linalg.vecdot(gradient - before.gradient, way).tolist()
-        lengths = torch.linalg.vecdot(way, way if metric is None else way * metric).tolist()
+        lengths = torch.linalg.vecdot(way, way * metric).tolist()
         for block, (rise, length) in enumerate(zip(rises, lengths, strict=True)):
             if math.isfinite(rise) and math.isfinite(length):
                 rise = self._rises[block] = self._rises[block] + share * (rise - self._rises[block])
