@@ -11,6 +11,8 @@ would be several times too small.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -18,37 +20,47 @@ A_ROUND = 1 - 1e-6  # shares add up to 1 but for rounding
 NEW = 0.5  # weight of a new round's ratio against those before
 
 
-class Noise:
-    def __init__(self, blocks: int) -> None:
-        self.ratios = [1.0] * blocks
-        self._first_round = True
-        self._start()
+@dataclass
+class _Round:
+    """Of its gradients so far, one entry per block."""
 
-    def observe(self, gradient: Tensor, share: float) -> None:
-        """One gradient, one row per block, and its share of a round."""
-        self._sum = gradient * share if self._sum is None else self._sum.add_(gradient, alpha=share)
-        squares = torch.linalg.vecdot(gradient, gradient).tolist()
-        self._squares = [sum_ + share * own for sum_, own in zip(self._squares, squares, strict=True)]
-        self._share += share
-        self._squared_shares += share * share
-        full = self._share >= A_ROUND
-        if full or self._first_round:
-            of_sum = torch.linalg.vecdot(self._sum, self._sum).tolist()
-            for block, (squared, single) in enumerate(zip(of_sum, self._squares, strict=True)):
-                ratio = squared / (single * self._share) if single > 0 else 1.0
-                ratio = min(1.0, max(ratio if full else self._foretold(ratio, share), share))
-                self.ratios[block] += (1.0 if self._first_round else NEW) * (ratio - self.ratios[block])
-        if full:
-            self._first_round = False
-            self._start()
+    sum: Tensor | float = 0.0
+    squares: Tensor | float = 0.0
+    share: float = 0.0
+    squared_shares: float = 0.0
 
-    def _foretold(self, ratio: float, share: float) -> float:
-        """Of a round, from the ratio of the part of it that has been seen."""
-        part = self._squared_shares / self._share**2  # one over the number of gradients
+    def add(self, gradient: Tensor, share: float) -> None:
+        self.sum = self.sum + share * gradient
+        self.squares = self.squares + share * torch.linalg.vecdot(gradient, gradient)
+        self.share += share
+        self.squared_shares += share * share
+
+    def ratios(self) -> list[float]:
+        squares = torch.as_tensor(self.squares) * self.share
+        sum_ = torch.as_tensor(self.sum)
+        of_sum = torch.linalg.vecdot(sum_, sum_)
+        return torch.where(squares > 0, of_sum / squares, 1.0).tolist()
+
+    def foretold(self, ratio: float, share: float) -> float:
+        """Of the whole of it, from the ratio of the part that has been seen."""
+        part = self.squared_shares / self.share**2  # one over the number of gradients
         signal = max(0.0, ratio - part) / (1 - part) if part < 1 else 1.0
         return signal + (1 - signal) * share
 
-    def _start(self) -> None:
-        self._sum: Tensor | None = None  # of the gradients in this round
-        self._squares = [0.0] * len(self.ratios)
-        self._share = self._squared_shares = 0.0
+
+class Noise:
+    def __init__(self, blocks: int) -> None:
+        self.ratios = [1.0] * blocks
+        self._first = True
+        self._round = _Round()
+
+    def observe(self, gradient: Tensor, share: float) -> None:
+        """One gradient, one row per block, and its share of a round."""
+        self._round.add(gradient, share)
+        full = self._round.share >= A_ROUND
+        if full or self._first:
+            for block, ratio in enumerate(self._round.ratios()):
+                ratio = min(1.0, max(ratio if full else self._round.foretold(ratio, share), share))
+                self.ratios[block] += (1.0 if self._first else NEW) * (ratio - self.ratios[block])
+        if full:
+            self._first, self._round = False, _Round()
