@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import Gradient, Record, Unit
@@ -35,6 +38,8 @@ from paceline.lifecycle.messages import (
     WorkDropped,
     WorkRequested,
 )
+from paceline.lifecycle.resumption import LifecycleState, resume, state_of
+from paceline.lifecycle.seats import State
 from paceline.lifecycle.validation import PortView, check_views
 from paceline.lifecycle.work import Work
 from paceline.policies import policy
@@ -67,6 +72,7 @@ class LifecycleGroup:
     ) -> None:
         """`work` None: the processes bring batches of their own, of 2 samples."""
         self.lifecycle = Lifecycle(Coordinator(policy(text)), range(workers), least=least, most=most, epochs=epochs)
+        self._arguments: dict[str, Any] = {"least": least, "most": most, "epochs": epochs}
         self.work = work
         self.processes: dict[int, Process] = {}
         self.now = 0.0
@@ -163,6 +169,21 @@ class LifecycleGroup:
         for seat in self.processes:
             if seat not in asking:
                 self.ask_if_out_of_work(seat)
+
+    def resume(self) -> None:
+        """Everything is killed, and goes on from what was written down: all processes are new."""
+        written = msgspec.json.encode(state_of(self.lifecycle))
+        assert msgspec.json.encode(msgspec.json.decode(written, type=LifecycleState)) == written
+        text = str(self.lifecycle.coordinator.policy)
+        self.lifecycle = Lifecycle(Coordinator(policy(text)), (), **self._arguments)
+        resume(self.lifecycle, msgspec.json.decode(written, type=LifecycleState))
+        self.aside = dict.fromkeys(self.lifecycle.coordinator.progress.pending)
+        ended = {seat: process for seat, process in self.processes.items() if process.does == ENDED}
+        gone = [seat.index for seat in self.lifecycle.seats.values() if seat.state is State.GONE]
+        self.processes = {seat: ended.get(seat, Process(ENDED)) for seat in gone}
+        self.begun = False
+        self._obey(self.lifecycle.start())
+        check_views(self.lifecycle, PortView(self.version, tuple(self.aside)))
 
     # -- what processes are told --
 

@@ -461,6 +461,9 @@ def happen(group: LifecycleGroup, choice: int, kind: int) -> None:
     if kind == 6:
         group.send(PolicyReplaced(policy(VARIANTS[choice % len(VARIANTS)])))
         return
+    if kind == 7 and group.begun and choice < 5:
+        group.resume()
+        return
     if action == "push" and kind in (1, 2):
         action = ("skip", "push late")[kind - 1]
     elif kind == 3:

@@ -35,6 +35,7 @@ from paceline.core.messages import (
     UpdateApplied,
     WorkerJoined,
     WorkerLeft,
+    WorkerReturned,
 )
 from paceline.core.progress import Progress, ProgressState
 
@@ -74,6 +75,8 @@ class Coordinator:
         """Take in one event, ask the policy, and return what is to be done, in order."""
         if isinstance(event, GradientArrived):
             changed = self._note_gradient(event, now)
+        elif isinstance(event, WorkerReturned):
+            return Record(now, event, self._bring_back(event.worker, now))
         else:
             changed = self._note_membership(event)
         if not changed:
@@ -142,6 +145,16 @@ class Coordinator:
             case _:
                 assert_never(event)
         return True
+
+    def _bring_back(self, worker: int, now: float) -> tuple[Command, ...]:
+        """Nothing has changed for a policy; a worker that waits or was not let in yet goes on doing so."""
+        member = self.progress.members.get(worker)
+        if member is None and worker not in self.progress.newcomers:
+            raise ProtocolError(worker, self._state(worker), "came back, but it is not here")
+        if member is None or member.waiting:
+            return ()
+        self.progress.restart(member, now)
+        return (SendParameters(worker),)
 
     def _note_gradient(self, event: GradientArrived, now: float) -> bool:
         gradient = event.gradient

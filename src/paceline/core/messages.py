@@ -86,7 +86,15 @@ class PolicyChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
     policy: str
 
 
-Event: TypeAlias = WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged
+class WorkerReturned(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The run was resumed, and this worker's process is a new one: what it was at is computed again."""
+
+    worker: int
+
+
+Event: TypeAlias = (
+    WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged | WorkerReturned
+)
 
 
 class ApplyUpdate(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):

@@ -190,6 +190,7 @@ class Progress:
         self._clocks.advance(member.worker, member.standing)
         member.clock += 1
         member.standing += 1
+        member.version = event.version  # an interrupt that it did not read in time promised it a newer one
         member.pushed_at = now
         member.waiting = True
         self.waiting[member.worker] = member

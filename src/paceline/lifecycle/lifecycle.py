@@ -23,6 +23,7 @@ from paceline.core.messages import (
     UpdateApplied,
     WorkerJoined,
     WorkerLeft,
+    WorkerReturned,
 )
 from paceline.lifecycle.messages import (
     BatchesSkipped,
@@ -37,6 +38,7 @@ from paceline.lifecycle.messages import (
     PolicyReplaced,
     ProcessDied,
     ProcessFinished,
+    Release,
     SizeRequested,
     StartProcess,
     WorkDropped,
@@ -77,14 +79,15 @@ class Lifecycle:
         self.samples = Samples(epochs)
         self.wanted = len(workers)  # the size that the group should have
         self.begun = False
+        self._has_a_model = False
         self._least = least
         self._most = most
         self._together = together
         self.trains = trains
-        self._next_worker = max(workers, default=-1) + 1
+        self.next_worker = max(workers, default=-1) + 1
         self.parked: dict[int, Seat] = {}  # in the order in which they ran out of work
         self._replaced = 0  # in a row
-        self._ended = 0
+        self.ended = 0  # processes
         self._outputs: list[Output] = []
         self._orders = (
             Orders(coordinator, self.members, self.samples, self.round)
@@ -107,7 +110,7 @@ class Lifecycle:
 
     def start(self) -> list[Output]:
         """The commands that come before any event."""
-        return [StartProcess(index) for index in self.seats]
+        return [StartProcess(seat.index) for seat in self.seats.values() if seat.state is not State.GONE]
 
     def provide(self, work: Work) -> None:
         """What every process will work on, where a runtime knows it before anybody asks."""
@@ -126,7 +129,7 @@ class Lifecycle:
     @property
     def over(self) -> bool:
         """Whether every process has come to its end."""
-        return self._ended == len(self.seats)
+        return self.ended == len(self.seats)
 
     @property
     def active(self) -> list[Seat]:
@@ -204,10 +207,14 @@ class Lifecycle:
             raise ConfigurationError(
                 f"worker {seat.index} asks for batches before it has a model: call worker.optimizer first"
             )
+        seat.asks = True
+        if seat.state is State.PARKED:
+            return  # it came back to a group that was resumed, and goes on waiting
         seat.work = event.work
         self.samples.open(event.work, seat.index, self.seats.values(), len(self.active))
         unit = None if seat.state is State.FINISHING else self.samples.lease(seat)
         if unit is not None or seat.state is State.FINISHING or self.samples.has_leased(seat):
+            seat.asks = False
             self._outputs.append(Lease(seat.index, unit))  # None: it gathers batches, and this was the last one
             return
         # It leaves the group, so that nobody waits for it, but its process stays: work may come back.
@@ -221,43 +228,68 @@ class Lifecycle:
         seat = self.seats[event.seat]
         if seat.state in ON_THEIR_WAY_OUT:
             return
+        resumes = self.begun and not self._has_a_model
+        if resumes:
+            self._begin([seat])  # the group goes on with the first that is here
+        if seat.away:
+            self._return(seat, now)
+            if resumes:
+                self._resize(SizeRequested(self.wanted), now)
+            return
         seat.change(Change.MODEL_ARRIVED)
         if self.begun:
             self._join(seat, now)
         else:
             self._begin_if_all_are_here(now)
 
+    def _return(self, seat: Seat, now: float) -> None:
+        """The new process of a worker of a group that was resumed."""
+        seat.away = False
+        if seat.state is State.PARKED:
+            self._outputs.append(Release(seat.index))  # it will ask for work, and go on waiting for it
+        else:
+            self._decide(WorkerReturned(seat.worker), now)
+
     def _begin_if_all_are_here(self, now: float) -> None:
         ready = [seat for seat in self.active if seat.state is State.READY]
         if self.begun or not ready or (self._together and len(ready) < len(self.active)):
             return
         self.begun = True
-        self._outputs.append(BeginGroup(tuple(seat.index for seat in ready)))
+        self._begin(ready)
         for seat in ready:
             self._join(seat, now)
+
+    def _begin(self, seats: Sequence[Seat]) -> None:
+        self._has_a_model = True
+        self._outputs.append(BeginGroup(tuple(seat.index for seat in seats)))
 
     def _join(self, seat: Seat, now: float) -> None:
         if seat.state is State.PARKED:
             seat.worker = self._new_id()
             seat.pushed_before = seat.pushed
             seat.reserved = self.samples.lease(seat)
+            seat.asks = False
         seat.change(Change.JOINED)
         self.members[seat.worker] = seat
         self._decide(WorkerJoined(seat.worker), now)
 
     def _new_id(self) -> int:
-        self._next_worker += 1
-        return self._next_worker - 1
+        self.next_worker += 1
+        return self.next_worker - 1
 
     def _employ_parked(self, now: float) -> None:
         """Give work that came back to processes that have none; when all is done, let them come to their end."""
-        while self.parked and self.samples.came_back:
-            self._join(self.parked.pop(next(iter(self.parked))), now)
-        if self.parked and self.samples.all_done:
-            for seat in self.parked.values():
+        while self.samples.came_back and (idle := self._idle()):
+            self._join(self.parked.pop(idle[0].index), now)
+        if self.samples.all_done:
+            for seat in self._idle():
+                del self.parked[seat.index]
                 seat.change(Change.TOLD_TO_FINISH)
                 self._outputs.append(Lease(seat.index, None))
-            self.parked.clear()
+
+    def _idle(self) -> list[Seat]:
+        """The parked processes that wait for an answer."""
+        return [seat for seat in self.parked.values() if seat.asks]
 
     # -- leaving --
 
@@ -311,7 +343,7 @@ class Lifecycle:
             self._add_seat()
         elif not active:
             self._outputs.append(GiveUp(f"{died}, and it was the last"))
-        elif not self.begun and self._together:
+        elif not self._has_a_model and self._together:
             self._outputs.append(GiveUp(f"{died} before the group began"))
 
     def _end(self, seat: Seat, reason: str, now: float) -> None:
@@ -319,7 +351,7 @@ class Lifecycle:
             return
         self.parked.pop(seat.index, None)
         seat.change(Change.ENDED)
-        self._ended += 1
+        self.ended += 1
         self.samples.abandon(seat)
         self._leave(seat, reason, now)
 
@@ -338,7 +370,7 @@ class Lifecycle:
             self._add_seat()
         for seat in active[self.wanted :]:
             computes = seat.worker in self.members and seat.worker not in self.coordinator.progress.waiting
-            if computes and seat.worker not in self.coordinator.progress.newcomers:
+            if computes and not seat.away and seat.worker not in self.coordinator.progress.newcomers:
                 seat.change(Change.ASKED_TO_LEAVE)
             else:
                 self._dismiss(seat, now)

@@ -47,13 +47,14 @@ class TimedOrders:
                 self.interrupt(self._members[command.worker])  # type: ignore[union-attr]
 
     def send_on(self, seat: Seat) -> None:
-        """Give a process that waits the newest parameters."""
+        """Give a process that waits the newest parameters. One that is away gets them when it is here."""
         seat.version = self._progress.version
-        self.outputs.append(Release(seat.index))
+        if not seat.away:
+            self.outputs.append(Release(seat.index))
 
     def interrupt(self, seat: Seat) -> None:
         """A process that was told already, and has not answered, is served the newest parameters when it does."""
-        if not seat.interrupted:
+        if not (seat.interrupted or seat.away):
             seat.interrupted = True
             self.outputs.append(Interrupt(seat.index))
 
@@ -111,6 +112,8 @@ class Orders(TimedOrders):
     def send_on(self, seat: Seat) -> None:
         """Its next work comes along."""
         seat.version = self._progress.version
+        if seat.away:
+            return
         requested = seat.reserved is not None
         unit, seat.reserved = seat.reserved or self._samples.lease_if_idle(seat), None
         self.outputs.append(Release(seat.index, unit, requested))

@@ -9,27 +9,66 @@ departure: then the others go on without it, as they do when a worker with batch
 
 from __future__ import annotations
 
+import msgspec
+
 from paceline.core.messages import AT_THE_END
 
 
-class _Absence:
-    __slots__ = ("batch", "left_at", "missing")
+class Absence(msgspec.Struct):
+    batch: int
+    left_at: int  # in pulls of the group
+    missing: list[int]  # the members that have not pushed anything since
 
-    def __init__(self, batch: int, left_at: int, missing: dict[int, None]) -> None:
-        self.batch = batch
-        self.left_at = left_at  # in pulls of the group
-        self.missing = missing  # the members that have not pushed anything since
+    def note(self, worker: int) -> None:
+        """It has pushed, or is gone."""
+        if worker in self.missing:
+            self.missing.remove(worker)
+
+
+class RoundState(msgspec.Struct, frozen=True):
+    """A round between two events, as a value that JSON can hold."""
+
+    pulled: dict[int, int]
+    batches: dict[int, int]
+    absent: dict[int, Absence]
+    samples: int
+    pulls: int
+    size: float
+    departed: list[int]
 
 
 class Round:
     def __init__(self) -> None:
         self._pulled: dict[int, int] = {}  # member -> how many pulls of the group there were at its last one
         self._batches: dict[int, int] = {}  # member -> samples of its latest batch
-        self._absent: dict[int, _Absence] = {}
+        self._absent: dict[int, Absence] = {}
         self._samples = 0  # in all of these batches
         self._pulls = 0
         self._size = 1.0
         self._departed: list[int] = []
+
+    def state(self) -> RoundState:
+        return RoundState(
+            dict(self._pulled),
+            dict(self._batches),
+            {
+                worker: Absence(absence.batch, absence.left_at, list(absence.missing))
+                for worker, absence in self._absent.items()
+            },
+            self._samples,
+            self._pulls,
+            self._size,
+            list(self._departed),
+        )
+
+    def resume(self, state: RoundState) -> None:
+        self._pulled, self._batches = dict(state.pulled), dict(state.batches)
+        self._absent = {
+            worker: Absence(absence.batch, absence.left_at, list(absence.missing))
+            for worker, absence in state.absent.items()
+        }
+        self._samples, self._pulls, self._size = state.samples, state.pulls, state.size
+        self._departed = list(state.departed)
 
     @property
     def workers(self) -> list[int]:
@@ -55,7 +94,7 @@ class Round:
             began = self._pulled.get(worker, 0)
             for absence in self._absent.values():
                 if began > absence.left_at:
-                    absence.missing.pop(worker, None)
+                    absence.note(worker)
             self._end_absences()
 
     def leave(self, worker: int, reason: str) -> None:
@@ -63,11 +102,11 @@ class Round:
         if self._pulled.pop(worker, None) is not None:
             self._departed.append(worker)
         if reason in AT_THE_END and batch:
-            self._absent[worker] = _Absence(batch, self._pulls, dict.fromkeys(self._pulled))
+            self._absent[worker] = Absence(batch, self._pulls, list(self._pulled))
         else:
             self._samples -= batch
         for absence in self._absent.values():
-            absence.missing.pop(worker, None)
+            absence.note(worker)
         self._end_absences()
 
     def take_departed(self) -> tuple[int, ...]:

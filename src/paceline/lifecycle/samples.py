@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import msgspec
+
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import GradientArrived, Unit
 from paceline.lifecycle.seats import Seat, State
-from paceline.lifecycle.work import Work, WorkLedger
+from paceline.lifecycle.work import LedgerState, Work, WorkLedger
+
+
+class SamplesState(msgspec.Struct, frozen=True):
+    dropped: int
+    work: Work | None
+    ledger: LedgerState | None
 
 
 class Samples:
@@ -19,6 +27,13 @@ class Samples:
         self.dropped = 0  # samples whose gradient was not used, and that nobody can give back
         self._epochs = epochs
         self._work: Work | None = None
+
+    def state(self) -> SamplesState:
+        return SamplesState(self.dropped, self._work, None if self.ledger is None else self.ledger.state())
+
+    def resume(self, state: SamplesState) -> None:
+        self.dropped, self._work = state.dropped, state.work
+        self.ledger = None if state.ledger is None else WorkLedger.resumed(state.ledger)
 
     # -- leasing --
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+import msgspec
+
 from paceline.core.messages import Unit
 from paceline.lifecycle.work import Work
 
@@ -79,11 +81,25 @@ IN_THE_GROUP = (State.MEMBER, State.LEAVING)  # these have a worker id, and no o
 ON_THEIR_WAY_OUT = (State.LEAVING, State.DISMISSED, State.GONE)
 
 
+class SeatState(msgspec.Struct, frozen=True):
+    """What is kept of a seat when its process is not."""
+
+    index: int
+    state: State
+    worker: int
+    clock: int
+    version: int
+    part: int | None
+    work: Work | None
+
+
 class Seat:
     """A process and what the group knows of it. While it is a member it has a worker id; each time that it comes back
     it gets a new one, because the id of a worker that left is never used again."""
 
     __slots__ = (
+        "asks",
+        "away",
         "index",
         "interrupted",
         "part",
@@ -105,10 +121,30 @@ class Seat:
         self.slot_used = False  # its latest gradient lies where it was pushed, and was not set aside
         self.pushed_before = 0  # those of them that were made under earlier ids
         self.version = 0  # of the parameters that it holds
+        self.away = False  # the group was resumed, and the model of its new process is not here yet
+        self.asks = False  # it waits for an answer to its request for work
         self.interrupted = False  # it was told to drop its gradient, and has not answered
         self.part: int | None = None  # of the data set, where each process has its own
         self.work: Work | None = None  # what it asks for, once it has asked
         self.reserved: Unit | None = None  # the answer to the question of a process that was parked
+
+    def kept(self) -> SeatState:
+        clock = self.pushed - self.pushed_before
+        return SeatState(self.index, self.state, self.worker, clock, self.version, self.part, self.work)
+
+    @classmethod
+    def resumed(cls, kept: SeatState) -> Seat:
+        """With a new process, unless it had come to its end or was about to."""
+        seat = cls(kept.index)
+        seat.state = State.GONE if kept.state in (State.FINISHING, State.DISMISSED) else kept.state
+        if kept.state is State.READY:
+            seat.state = State.STARTING
+        elif kept.state is State.LEAVING:
+            seat.state = State.MEMBER  # whether it must go is asked again
+        seat.away = seat.state in (State.MEMBER, State.PARKED)
+        seat.worker, seat.version, seat.part, seat.work = kept.worker, kept.version, kept.part, kept.work
+        seat.pushed_before = -kept.clock  # a new process counts its pushes from 1
+        return seat
 
     def change(self, change: Change) -> None:
         following = TRANSITIONS[self.state].get(change)

@@ -45,8 +45,8 @@ def _check_members(lifecycle: Lifecycle) -> None:
     for worker, member in progress.members.items():
         seat = lifecycle.members[worker]
         _same(f"clock of worker {worker}", member.clock, seat.pushed - seat.pushed_before)
-        # A worker that was interrupted is given what is newest when it answers: an update may have come in between.
-        if not seat.interrupted:
+        # A worker that was interrupted or is away is given what is newest later: an update may have come in between.
+        if not (seat.interrupted or seat.away):
             _same(f"version that worker {worker} holds", member.version, min(member.version, seat.version))
     if lifecycle.trains:
         _same("members of progress and round", set(progress.members), set(lifecycle.round.members))

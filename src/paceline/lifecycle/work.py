@@ -28,6 +28,21 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     sharding: str = "dynamic"
 
 
+class LedgerState(msgspec.Struct, frozen=True):
+    """A ledger between two events, as a value that JSON can hold."""
+
+    samples: int
+    epochs: int
+    parts: int
+    applied: int
+    dropped: int
+    undecided: int
+    at: dict[int, tuple[int, int]]
+    unowned: list[int]
+    returned: list[Unit]
+    leased: dict[int, list[Unit]]
+
+
 class WorkLedger:
     """The group's book of units: not yet given out, returned, leased, without a fate, done."""
 
@@ -44,7 +59,36 @@ class WorkLedger:
         self._unowned = [0] if parts == 1 else []  # the parts that are for anybody
         self._returned: deque[Unit] = deque()
         self._leased: dict[int, deque[Unit]] = {}
+        self._again: dict[int, deque[Unit]] = {}  # leased by workers whose processes are new, and do not know it yet
         self._undecided = 0  # samples of gradients without a fate
+
+    def state(self) -> LedgerState:
+        return LedgerState(
+            self.samples,
+            self.epochs,
+            self.parts,
+            self.applied,
+            self.dropped,
+            self._undecided,
+            dict(self._at),
+            list(self._unowned),
+            list(self._returned),
+            {worker: self._all_of(worker) for worker in {**self._leased, **self._again} if self._all_of(worker)},
+        )
+
+    @classmethod
+    def resumed(cls, state: LedgerState) -> WorkLedger:
+        """What another ledger was. Every process is a new one, so what workers had is given to them again."""
+        ledger = cls(state.samples, state.epochs, state.parts)
+        ledger.applied, ledger.dropped, ledger._undecided = state.applied, state.dropped, state.undecided
+        ledger._at = {part: (epoch, begin) for part, (epoch, begin) in state.at.items()}
+        ledger._unowned = list(state.unowned)
+        ledger._returned = deque(state.returned)
+        ledger._again = {worker: deque(units) for worker, units in state.leased.items()}
+        return ledger
+
+    def _all_of(self, worker: int) -> list[Unit]:
+        return [*self._leased.get(worker, ()), *self._again.get(worker, ())]
 
     def lease(self, worker: int, batch_size: int, part: int | None = None) -> Unit | None:
         """The next unit for this worker, from its own part if it has one; None: there is none for it at present.
@@ -53,7 +97,7 @@ class WorkLedger:
         """
         if batch_size < 1:
             raise ConfigurationError(f"batch_size is {batch_size}; it must be at least 1")
-        unit = self._from_returned(batch_size)
+        unit = _cut(self._again.get(worker), batch_size) or _cut(self._returned, batch_size)
         if unit is None and part in self._at:
             unit = self._from_part(part, batch_size)
         while unit is None and self._unowned:
@@ -62,15 +106,6 @@ class WorkLedger:
                 self._unowned.pop(0)
         if unit is not None:
             self._leased.setdefault(worker, deque()).append(unit)
-        return unit
-
-    def _from_returned(self, batch_size: int) -> Unit | None:
-        if not self._returned:
-            return None
-        unit = self._returned.popleft()
-        if unit.samples > batch_size:  # it was another worker's, with larger batches
-            self._returned.appendleft(msgspec.structs.replace(unit, begin=unit.begin + batch_size))
-            unit = msgspec.structs.replace(unit, end=unit.begin + batch_size)
         return unit
 
     def _from_part(self, part: int, batch_size: int) -> Unit | None:
@@ -117,6 +152,8 @@ class WorkLedger:
         leased = self._leased.get(worker, deque())
         count = len(leased) if units is None else units
         self._returned.extend([leased.pop() for _ in range(count)][::-1])
+        if units is None:
+            self._returned.extend(self._again.pop(worker, ()))
 
     def leased_by(self, worker: int) -> int:
         """How many units this worker has, and has not handed in."""
@@ -135,7 +172,7 @@ class WorkLedger:
     @property
     def workers(self) -> list[int]:
         """The workers that have units."""
-        return [worker for worker, units in self._leased.items() if units]
+        return [worker for worker, units in (*self._leased.items(), *self._again.items()) if units]
 
     @property
     def undecided(self) -> int:
@@ -145,7 +182,7 @@ class WorkLedger:
     @property
     def leased(self) -> int:
         """Samples that workers are at."""
-        return sum(map(_samples, self._leased.values()))
+        return sum(map(_samples, (*self._leased.values(), *self._again.values())))
 
     @property
     def outstanding(self) -> int:
@@ -165,6 +202,17 @@ class WorkLedger:
     def complete(self) -> bool:
         """Every sample of every epoch was applied, or dropped."""
         return self.applied + self.dropped == self.samples * self.epochs
+
+
+def _cut(units: deque[Unit] | None, batch_size: int) -> Unit | None:
+    """The first of these, or as much of it as is wanted: it may have been of larger batches."""
+    if not units:
+        return None
+    unit = units.popleft()
+    if unit.samples > batch_size:
+        units.appendleft(msgspec.structs.replace(unit, begin=unit.begin + batch_size))
+        unit = msgspec.structs.replace(unit, end=unit.begin + batch_size)
+    return unit
 
 
 def _samples(units: Sequence[Unit]) -> int:
