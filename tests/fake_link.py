@@ -37,6 +37,8 @@ class FakeLink:
         self.skipped: list[int] = []  # units
         self.paused: list[float] = []  # seconds
         self.work: Work | None = None
+        self.keep_wanted = False
+        self.kept: list[bytes] = []
         self.group_begins_with: torch.Tensor | None = None  # parameters of a group that this worker joins late
 
     def enter(self, layout: Layout) -> Segment:
@@ -48,6 +50,13 @@ class FakeLink:
             self.segment.parameters.copy_(self.group_begins_with)
         self.spec = spec
         self.store = ParameterStore(self.segment.layout, self.segment.parameters, spec)
+
+    @property
+    def keeps(self) -> bool:
+        return self.keep_wanted
+
+    def keep(self, state: bytes) -> None:
+        self.kept.append(state)
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         self.work = work

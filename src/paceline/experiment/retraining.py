@@ -126,6 +126,7 @@ class _Follower:
                     worker=gradient.worker,
                     version=event.version,
                     staleness=self.store.version - event.version,
+                    units=event.units,
                     pulled=self._versions[event.version],
                 )
             )

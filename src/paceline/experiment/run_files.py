@@ -17,11 +17,12 @@ from paceline.experiment.group import Group
 from paceline.recording.metrics import Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
-from paceline.recording.trace import TraceWriter
+from paceline.recording.trace import TraceWriter, cut_to
 from paceline.runtimes.local.control import Control
-from paceline.training.checkpoint import save_state
+from paceline.training.checkpoint import Facts, save_state
 
-MODEL = Path("checkpoints") / "model.safetensors"
+CHECKPOINTS = Path("checkpoints")
+MODEL = CHECKPOINTS / "model.safetensors"
 
 
 class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,24 +46,38 @@ def name_of(train: Callable[..., Any]) -> str:
 class RunFiles(Observer):
     """Open for as long as the run goes on. `finish` writes what is known only at its end."""
 
-    def __init__(self, directory: Path, configuration: Configuration) -> None:
+    def __init__(
+        self, directory: Path, configuration: Configuration, resumed: Facts | None = None, *, anew: bool = False
+    ) -> None:
+        """`resumed`: the run in this directory goes on from there; what was after it was lost, and is kept aside.
+
+        `anew`: a run that is there already is lost as a whole.
+        """
         self.directory = directory
+        self._anew = anew
+        self._resumed = resumed
         self._configuration = configuration
         self._policy = configuration.policy
         self._finished = False
 
     def __enter__(self) -> RunFiles:
+        trace, metrics, resumed = self.directory / "trace.jsonl", self.directory / "metrics.jsonl", self._resumed
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            if (self.directory / "trace.jsonl").exists():
-                raise ConfigurationError(f"{self.directory} holds a run already; choose another directory")
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if resumed is not None or (self._anew and trace.exists()):
+                cut_to(trace, 0 if resumed is None else resumed.trace_bytes)
+                cut_to(metrics, 0 if resumed is None else resumed.metrics_bytes)
+            elif trace.exists():
+                raise ConfigurationError(
+                    f"{self.directory} holds a run already; choose another directory, or go on with it: resume"
+                )
             # The trace comes last: where it is, a run has begun.
-            self.metrics = MetricsWriter(self.directory / "metrics.jsonl")
+            self.metrics = MetricsWriter(metrics, goes_on=resumed is not None)
             with ExitStack() as undo:
                 undo.callback(self.metrics.close)
                 self.control = Control(self.directory)
                 undo.callback(self.control.close)
-                self.trace = TraceWriter(self.directory / "trace.jsonl", self._policy)
+                self.trace = TraceWriter(trace, self._policy, after=None if resumed is None else resumed.trace_bytes)
                 undo.pop_all()
         except OSError as problem:
             raise ConfigurationError(f"{self.directory}: cannot be written: {problem.strerror}") from None

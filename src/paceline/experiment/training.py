@@ -17,17 +17,23 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NO_CORRECTION_EXPECTED, UpdateRule
 from paceline.experiment.group import Group, group_of
-from paceline.experiment.run_files import Configuration, RunFiles, name_of
+from paceline.experiment.resuming import AUTO, find_resumption
+from paceline.experiment.run_files import CHECKPOINTS, Configuration, RunFiles, name_of
 from paceline.experiment.simulation import policy_for
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.observer import Observer
-from paceline.recording.progress_log import Evaluation
+from paceline.recording.progress_log import Evaluation, read_metrics
+from paceline.recording.trace import Trace
+from paceline.runtimes.intervals import Interval, interval_of
+from paceline.runtimes.local.checkpoints import CheckpointOptions
 from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
 from paceline.runtimes.local.process import Assignment
 from paceline.runtimes.local.server import LocalServer
+from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
 from paceline.training.task import Task
 from paceline.training.worker import Worker
@@ -104,6 +110,9 @@ def launch(
     evaluate: Callable[[dict[str, Tensor]], Any] | None = None,
     evaluate_every: int | None = None,
     run_dir: Path | str | None = None,
+    checkpoint_every: str | None = "60s",
+    keep: int = 3,
+    resume: Path | str | None = None,
     group: Group | None = None,
     observers: Sequence[Observer] = (),
 ) -> RunResult:
@@ -118,8 +127,10 @@ def launch(
     `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`: "stop" or "skip".
     `stale`: "auto" makes up for stale gradients where the policy applies them and the optimizer allows it, "none" never
     does, "correct" refuses to begin where it cannot. `lr_scaling`: how the rate follows an update's share of a round.
-    `run_dir`: where configuration, trace, metrics and the final model go. `group`: all of that about workers and speeds
-    in one object. Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt.
+    `run_dir`: where configuration, trace, metrics, checkpoints and the final model go. `checkpoint_every`: "30s",
+    "10000 samples" or "500 updates"; None: only at the end; the newest `keep` stay. `resume`: the directory of a run to
+    go on with, or "auto": go on with the run in `run_dir` if there is one. `group`: all of that about workers and
+    speeds in one object. Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt.
     """
     refuse_inside_a_worker()
     if group is None:
@@ -131,6 +142,18 @@ def launch(
     devices = group.devices()
     threads = group.threads()
 
+    configuration = Configuration(str(chosen), group, epochs, seed, lr_scaling, name_of(train), stale)
+    every = Interval() if checkpoint_every is None else interval_of(checkpoint_every, "checkpoint_every")
+    if keep < 1:
+        raise ConfigurationError(f"keep is {keep}; it must be at least 1")
+    found = None if resume is None else find_resumption(resume, run_dir, configuration)
+    checkpoint = None
+    if found is not None:
+        run_dir, checkpoint = found
+        if checkpoint.facts.lifecycle.over:
+            return _finished(run_dir, checkpoint)
+    told = {} if checkpoint is None else checkpoint.training["workers"]
+
     def assignment(index: int) -> Assignment:
         return Assignment(
             index=index,
@@ -141,12 +164,18 @@ def launch(
             device=devices(index),
             not_finite=not_finite,
             pace=paces(index),
+            kept=told.get(index),
         )
 
     metrics, collector = RunMetrics(), _Collector()
     with ExitStack() as stack:
-        configuration = Configuration(str(chosen), group, epochs, seed, lr_scaling, name_of(train), stale)
-        files = None if run_dir is None else stack.enter_context(RunFiles(Path(run_dir), configuration))
+        resumed = None if checkpoint is None else checkpoint.facts
+        files = None
+        if run_dir is not None:
+            files = RunFiles(Path(run_dir), configuration, resumed, anew=resume == AUTO)
+            stack.enter_context(files)
+        if files is not None and checkpoint is not None:
+            _catch_up(files.directory, metrics, collector)
         launcher = stack.enter_context(Launcher(train, evaluate, assignment))
         server = LocalServer(
             launcher,
@@ -160,6 +189,8 @@ def launch(
             evaluate_every=evaluate_every,
             observers=[metrics, collector, *([files.trace, files.metrics, files] if files else []), *observers],
             control=None if files is None else files.control,
+            checkpoints=None if files is None else _checkpoint_options(files, every, keep, configuration),
+            resumed=checkpoint,
         )
         try:
             with _interruptible(server), _threads(group.server_threads()):
@@ -172,6 +203,41 @@ def launch(
         if result.evaluation_problem:
             warnings.warn(f"the last state could not be evaluated: {result.evaluation_problem}", stacklevel=2)
         return result
+
+
+def _checkpoint_options(files: RunFiles, every: Interval, keep: int, configuration: Configuration) -> CheckpointOptions:
+    def facts() -> dict[str, Any]:
+        return {
+            "policy": configuration.policy,
+            "seed": configuration.seed,
+            "epochs": configuration.epochs,
+            "trace_bytes": files.trace.bytes,
+            "metrics_bytes": files.metrics.bytes,
+        }
+
+    return CheckpointOptions(files.directory / CHECKPOINTS, every, keep, facts)
+
+
+def _catch_up(run_dir: Path, metrics: RunMetrics, collector: _Collector) -> None:
+    """What happened before the run was resumed is part of its summary."""
+    for record in Trace(run_dir / "trace.jsonl", allow_cut_off=True):
+        metrics.observe(record)
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    collector.evaluations.extend(line for line in lines if isinstance(line, Evaluation))
+
+
+def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
+    """The result of a run that had come to its end."""
+    metrics, collector, facts = RunMetrics(), _Collector(), checkpoint.facts
+    _catch_up(run_dir, metrics, collector)
+    return RunResult(
+        checkpoint.model,
+        metrics.summary(facts.policy, facts.seconds),
+        facts.samples,
+        facts.lifecycle.samples.dropped,
+        collector.evaluations,
+        run_dir,
+    )
 
 
 def _finish(
@@ -191,7 +257,10 @@ def _finish(
             None if files is None else files.directory,
             server.evaluation_problem,
         )
-    server.close()
+    try:
+        server.keep_the_last()
+    finally:
+        server.close()
     if files is not None:
         files.finish(end, None if result is None else (result.model_state, result.summary, result.samples))
     return result

@@ -72,9 +72,13 @@ class Orders(TimedOrders):
         self._round = size
 
     def follow(self, commands: tuple[Command, ...]) -> None:
+        """Those who go on together are served in the order of their ids: who gets which work does not hang on who came
+        first, so that a run in which nobody is ahead is the same each time."""
+        released = [command.worker for command in commands if isinstance(command, SendParameters)]
+        following = iter(sorted(released))
         for command in commands:
             if isinstance(command, SendParameters):
-                self._release(self._members[command.worker])
+                self._release(self._members[next(following)])
             elif isinstance(command, ApplyUpdate):
                 self._update(command)
             elif isinstance(command, DiscardGradient):

@@ -53,14 +53,19 @@ Line: TypeAlias = Measurement | Evaluation | Choice
 class MetricsWriter(Observer):
     """Appends every line as it comes, so that a run that is killed leaves what it had."""
 
-    def __init__(self, path: Path, every: float = 1.0) -> None:
-        """`every`: seconds between two measurements that are kept."""
+    def __init__(self, path: Path, every: float = 1.0, *, goes_on: bool = False) -> None:
+        """`every`: seconds between two measurements that are kept; `goes_on`: append to what is there."""
         try:
-            self._file: BinaryIO = path.open("wb", buffering=0)
+            self._file: BinaryIO = path.open("ab" if goes_on else "wb", buffering=0)
         except OSError as problem:
             raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
         self._every = every
         self._next = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """That are in the file so far."""
+        return self._file.tell()
 
     def measured(self, measurement: Measurement) -> None:
         if measurement.seconds >= self._next:

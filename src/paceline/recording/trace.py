@@ -5,6 +5,7 @@ Everything that people look at afterwards is computed from this file, and a repl
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,19 +45,41 @@ class TraceWriter(Observer):
     goes to disk with every measurement, and with a record that comes a second after the last time.
     """
 
-    def __init__(self, path: Path, policy: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: Path, policy: str, clock: Callable[[], float] = time.monotonic, *, after: int | None = None
+    ) -> None:
+        """`after`: go on after so many bytes of the file that is there; see `cut_to`."""
+        self._path = path
         try:
-            self._file: BinaryIO = path.open("wb")
+            self._file: BinaryIO = path.open("wb" if after is None else "r+b")
         except OSError as problem:
             raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
         self._encoder = msgspec.json.Encoder()
         self._clock = clock
         self._records = 0
         self._header = Header(FORMAT, policy)
-        self._write_header()
+        self._goes_on = after is not None
+        if after is None:
+            self._write_header()
+        else:
+            self._header = msgspec.json.decode(self._file.readline(), type=Header)
+            self._records = sum(1 for _ in self._file)
+            self._flush()
+
+    @property
+    def bytes(self) -> int:
+        """That are in the file so far."""
+        self._flush()
+        return self._file.tell()
 
     def begun(self, rule: UpdateRule) -> None:
         """Known before the first record is written: the header is written anew."""
+        if self._goes_on:
+            if self._header.updates != rule:
+                raise ConfigurationError(
+                    f"{self._path}: its updates were made with {self._header.updates}, and would go on with {rule}"
+                )
+            return
         self._file.seek(0)
         self._header = msgspec.structs.replace(self._header, updates=rule)
         self._write_header()
@@ -84,6 +107,22 @@ class TraceWriter(Observer):
 
     def _write(self, line: msgspec.Struct) -> None:
         self._file.write(self._encoder.encode(line) + b"\n")
+
+
+def cut_to(path: Path, size: int) -> Path | None:
+    """Cut a file of lines to so many bytes, and keep what was after them beside it: work that was lost with a crash."""
+    with path.open("r+b") as file:
+        file.seek(size)
+        lost = file.read()
+        file.truncate(size)
+    if not lost:
+        return None
+    for number in itertools.count(1):
+        beside = path.with_name(f"{path.stem}.lost-{number}{path.suffix}")
+        if not beside.exists():
+            break
+    beside.write_bytes(lost)
+    return beside
 
 
 class Trace:

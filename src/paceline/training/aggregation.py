@@ -6,7 +6,8 @@ decided, the gradient is set aside.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from torch import Tensor
@@ -101,6 +102,20 @@ class Aggregation:
         if self._owns_memory:
             self.free.append(taken.gradient)
         return taken
+
+    def kept(self, pending: Iterable[tuple[Gradient, int]]) -> list[Any]:
+        """The gradients without a fate, each with the seat where it was pushed; the tensors are not copies."""
+        found = ((gradient, self._set_aside.get(gradient) or self._handed_in[seat]) for gradient, seat in pending)
+        corrects = self.store.corrects
+        return [
+            (gradient.worker, gradient.clock, held.gradient, held.squared_norm, held.pulled if corrects else None)
+            for gradient, held in found
+        ]
+
+    def resume(self, kept: Iterable[Any]) -> None:
+        """Take over the gradients without a fate of another one: they are set aside."""
+        for worker, clock, gradient, squared_norm, pulled in kept:
+            self._set_aside[Gradient(worker, clock)] = HandedIn(gradient, squared_norm, pulled)
 
     def view(self) -> PortView:
         return PortView(self.store.version, tuple(self._set_aside))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +93,31 @@ class ParameterStore:
         """Every parameter by its name, as it is now."""
         return views(self.flat, self.layout.parameters)
 
+    def state(self) -> dict[str, Any]:
+        """All that decides the next update, beside the parameters; its tensors are not copies."""
+        return {
+            "version": self.version,
+            "samples": self.samples,
+            "epoch_samples": self.epoch_samples,
+            "rounds": self._rounds,
+            "uneven": self._uneven,
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "correction": None if self._correction is None else self._correction.state(),
+        }
+
+    def resume(self, flat: Tensor, state: dict[str, Any]) -> None:
+        """Go on where another store stopped; this one is fresh, and of the same model and optimizer."""
+        self.flat.copy_(flat)
+        self.version, self.samples, self.epoch_samples = state["version"], state["samples"], state["epoch_samples"]
+        self._rounds, self._uneven = state["rounds"], state["uneven"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+        if self._correction is not None:
+            self._correction.resume(state["correction"])
+        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+
     def apply(
         self,
         contributions: Sequence[Contribution],
@@ -108,7 +134,8 @@ class ParameterStore:
         samples = sum(contribution.samples for contribution in contributions)
         share = samples / samples_per_round
         if self._correction is None:
-            gradient, seen = combine(contributions, rate)
+            # In the order of their samples: the sum shall not hang on who came first.
+            gradient, seen = combine(sorted(contributions, key=_place), rate)
             self._step(gradient, share)
         else:
             seen = None if rate is None else statistics_of(contributions, rate)
@@ -199,3 +226,8 @@ class ParameterStore:
             except ValueError as problem:
                 raise ConfigurationError(f"the scheduler cannot go on: {problem}") from None
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+
+
+def _place(contribution: Contribution) -> tuple[int, ...]:
+    first = contribution.units[0] if contribution.units else None
+    return (contribution.worker,) if first is None else (first.epoch, first.part, first.begin)

@@ -22,6 +22,7 @@ from paceline.training.data import fetch, moved, order_of, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.replica import Replica
+from paceline.training.worker_state import packed, random_state, set_random_state
 
 CPU = torch.device("cpu")
 
@@ -47,6 +48,13 @@ class Link(Protocol):
 
     def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         """Hand in the gradient in the segment, wait as the policy says, and come back with new parameters."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the next push shall come with the worker's state."""
+
+    def keep(self, state: bytes) -> None:
+        """Hand over the worker's state, just before a push."""
 
     def skip(self, samples: int, units: int) -> None:
         """These samples yield no gradient: count them as dropped."""
@@ -75,7 +83,9 @@ class Worker:
         device: torch.device = CPU,
         not_finite: str = "stop",
         pace: PaceFunction | None = None,
+        kept: dict[str, Any] | None = None,
     ) -> None:
+        """`kept`: what this worker knew in a run that is resumed."""
         self.index = index
         self.seed = seed
         self.epochs = epochs
@@ -88,6 +98,9 @@ class Worker:
         self._units = 0
         self._batch = 1  # samples of the latest batch
         self._iteration = 0
+        self._own_at: dict[str, Any] | None = None  # its place in batches of its own
+        self._kept = kept
+        self._things: dict[str, Any] = {}
         self._began = self._released = time.monotonic()
 
     def optimizer(
@@ -123,6 +136,9 @@ class Worker:
         if self.index > 0:
             # All began with the same numbers, to make the same model. From here on dropout and the like shall differ.
             seed_everything((self.seed * 1_000_003 + self.index) % 2**63)
+        if self._kept is not None:
+            set_random_state(self._kept["random"], self.device)
+            self._iteration = self._kept["iteration"]
         self._began = self._released = time.monotonic()
         return RemoteOptimizer(self, replica, spec)
 
@@ -164,15 +180,54 @@ class Worker:
             self._batch = unit.samples
             yield moved(fetch(dataset, order[unit.begin : unit.end]), self.device)
 
+    def keep(self, name: str, thing: Any) -> None:
+        """Make this part of every checkpoint, and give it back what it was if the run was resumed.
+
+        `thing` has `state_dict` and `load_state_dict`, as modules, metrics and schedules have.
+        """
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise ConfigurationError(
+                f"worker.keep({name!r}): a {type(thing).__name__} has no state_dict and load_state_dict"
+            )
+        if name in self._things:
+            raise ConfigurationError(f"worker.keep({name!r}): there is such a thing already; give it another name")
+        self._things[name] = thing
+        if self._kept is not None and name in self._kept["things"]:
+            thing.load_state_dict(self._kept["things"][name])
+
+    def _state(self) -> bytes:
+        return packed(
+            {
+                "random": random_state(self.device),
+                "iteration": self._iteration + 1,
+                "own": self._own_at,
+                "things": {name: thing.state_dict() for name, thing in self._things.items()},
+            }
+        )
+
     def _own(self, batches: Iterable[Any]) -> Iterator[Any]:
-        for _ in range(self.epochs):
-            empty = True
+        """A run that was resumed walks to where it was: the order of an epoch hangs on the random numbers before it."""
+        kept = None if self._kept is None else self._kept["own"]
+        for epoch in range(0 if kept is None else kept["epoch"], self.epochs):
+            passed, now = 0, None
+            if kept is not None:
+                passed, now = kept["batches"], random_state(self.device)
+                set_random_state(kept["random"], self.device)
+                kept = None
+            at = self._own_at = {"epoch": epoch, "batches": 0, "random": random_state(self.device)}
             for batch in batches:
-                empty = False
+                at["batches"] += 1
+                if at["batches"] <= passed:
+                    continue
+                if now is not None:
+                    set_random_state(now, self.device)
+                    now = None
                 self._batch = samples_of(batch)
                 self._samples += self._batch
                 yield moved(batch, self.device)
-            if empty:
+            if now is not None:
+                set_random_state(now, self.device)
+            if not at["batches"]:
                 return  # a generator is used up after its first epoch
 
     def push(self, loss: float | None, samples: int | None, squared_norm: float) -> None:
@@ -184,6 +239,8 @@ class Worker:
             if wanted > took:
                 self._link.pause(wanted - took)
         counted, units = self._settle()
+        if self._link.keeps:
+            self._link.keep(self._state())
         self._link.push(counted if samples is None else samples, units, loss, squared_norm)
         self._iteration += 1
         self._released = time.monotonic()

@@ -45,6 +45,10 @@ class Evaluations:
         self._due_at = 0  # samples at which it was due last
         self._started = 0  # evaluators since the last answer
 
+    def resumed_at(self, samples: int) -> None:
+        """Of what was before, everything was evaluated that was due."""
+        self._due_at = samples if self.every is None else samples // self.every * self.every
+
     def start(self) -> None:
         if self._started > MOST_EVALUATORS:
             raise EvaluationFailedError(f"the evaluation's process died {self._started} times in a row")

@@ -47,6 +47,12 @@ class Restart(msgspec.Struct, frozen=True, tag=True):
     units: int
 
 
+class Kept(msgspec.Struct, frozen=True, tag=True):
+    """What only the worker knows, as of the push that follows; see paceline.training.worker_state."""
+
+    state: bytes
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -56,13 +62,14 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     wrong_input: bool = False  # it is about what the user gave, not about how the run went
 
 
-ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Finished | Failed
+ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Kept | Finished | Failed
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
     """New parameters are in the segment. The next unit comes along, where the worker asked for such before."""
 
     unit: Unit | None = None
+    keep: bool = False  # the next push shall come with what only the worker knows
 
 
 class Leased(msgspec.Struct, frozen=True, tag=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from paceline.runtimes.local.launcher import Launcher, Started
 from paceline.runtimes.local.loop import Loop
 from paceline.runtimes.local.memory import map_segment
 from paceline.training.aggregation import Aggregation
+from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
 from paceline.training.layout import Layout, Segment, average, averaged_into, difference, views
 from paceline.training.optimizers import OptimizerSpec
@@ -53,8 +55,10 @@ class LocalPort:
         statistics: bool,
         started: Callable[[Started], None],
         begun: Callable[[UpdateRule], None],
+        resumed: Checkpoint | None = None,
     ) -> None:
-        """`started`: called with every new process; `begun`: when the group begins, with how updates are made."""
+        """`started`: called with every new process; `begun`: when the group begins, with how updates are made;
+        `resumed`: what it goes on from."""
         self.aggregation: Aggregation | None = None  # once the group has begun
         self.processes: dict[int, Started] = {}
         self.wake_time: float | None = None
@@ -68,6 +72,15 @@ class LocalPort:
         self._segments: dict[int, Segment] = {}  # of the processes whose model is here
         self._optimizers: dict[int, bytes] = {}  # as they want it: a pickled OptimizerSpec
         self._buffers: dict[int, Mapping[str, Tensor]] = {}  # of processes that trained and have ended
+        self._resumed = resumed
+        self.told: dict[int, bytes] = {}  # by seat: what only its worker knows, as of its latest push
+        self._told_others: dict[int, Mapping[str, Tensor]] = {}  # and its buffers at that time
+        self._words: dict[int, bytes] = {}  # that belong to a push which is not here yet
+        self._asks = False
+        if resumed is not None:
+            here = {seat.index for seat in lifecycle.seats.values() if seat.away}
+            others = resumed.training["others"]
+            self._buffers = {seat: buffers for seat, buffers in others.items() if seat not in here}
 
     @property
     def store(self) -> ParameterStore:
@@ -88,6 +101,10 @@ class LocalPort:
         if self.aggregation is not None:
             self._compare(seat, self.store.layout, "the others'")
             averaged_into(self._segments[seat], self.replicas())
+        if self._resumed is not None and self._lifecycle.seats[seat].away:
+            for name, tensor in self._resumed.training["others"].get(seat, {}).items():
+                if name in self._segments[seat].others:
+                    self._segments[seat].others[name].copy_(tensor)
 
     def take_gradient(self, seat: int, squared_norm: float | None) -> None:
         assert self.aggregation is not None
@@ -98,10 +115,11 @@ class LocalPort:
         """A process has ended: let go of its memory and descriptors. Its buffers count as long as the group's do."""
         process = self.processes.pop(seat)
         self._optimizers.pop(seat, None)
+        self._words.pop(seat, None)
         segment = self._segments.pop(seat, None)
         if segment is not None and self.aggregation is not None:
             self.aggregation.forget(seat)
-            self._buffers[seat] = {name: tensor.clone() for name, tensor in segment.others.items()}
+            self._buffers[seat] = _copies(segment.others)
         trained = self._lifecycle.trained
         if trained:
             self._buffers = {seat: buffers for seat, buffers in self._buffers.items() if seat in trained}
@@ -127,8 +145,28 @@ class LocalPort:
         spec: OptimizerSpec = pickle.loads(self._optimizers[command.seats[0]])
         store = ParameterStore(first.layout, first.parameters, spec, self._updates)
         self.aggregation = Aggregation(store, statistics=self._statistics)
+        if self._resumed is not None:
+            self._restore(self._resumed)
+            others = self._resumed.training["others"]
+            self._resumed = self._resumed._replace(model={}, training={"others": others})  # the rest is in use
         self._loop.short_wait.parameters = store.layout.parameter_count
         self._on_begin(store.rule)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        assert self.aggregation is not None
+        store, saved = self.store, checkpoint.model
+        keys = {name: key for key, name in store.layout.keys}
+        for name, view in views(store.flat, store.layout.parameters).items():
+            found = saved.get(keys[name])
+            if found is None or found.shape != view.shape or found.dtype != view.dtype:
+                what = "it is not there" if found is None else f"there it is {found.dtype} of {tuple(found.shape)}"
+                raise ConfigurationError(f"the checkpoint is of another model: parameter {name!r}: {what}")
+            view.copy_(found)
+        try:
+            store.resume(store.flat, checkpoint.training["store"])
+        except (ValueError, KeyError, TypeError) as problem:
+            raise ConfigurationError(f"the checkpoint is of another optimizer: {problem}") from None
+        self.aggregation.resume(checkpoint.training["pending"])
 
     def _compare(self, seat: int, layout: Layout, whose: str) -> None:
         if self._segments[seat].layout != layout:
@@ -140,7 +178,7 @@ class LocalPort:
         if command.requested:
             self._tell(command.seat, sent.Leased(command.unit, parameters=True))
         else:
-            self._tell(command.seat, sent.Go(command.unit))
+            self._tell(command.seat, sent.Go(command.unit, self._asks))
 
     def lease(self, command: Lease) -> None:
         self._tell(command.seat, sent.Leased(command.unit))
@@ -178,6 +216,44 @@ class LocalPort:
     def view(self) -> PortView:
         return PortView() if self.aggregation is None else self.aggregation.view()
 
+    # -- checkpoints --
+
+    def ask_what_they_know(self) -> None:
+        """From now on every push comes with what only its worker knows."""
+        self._asks = True
+
+    def take_word(self, seat: int, state: bytes) -> None:
+        """A worker tells what it knows; its push comes next."""
+        self._words[seat] = state
+
+    def take_note(self, seat: int) -> None:
+        """A worker has pushed, and waits, so that its buffers hold still: what it told belongs to this moment."""
+        word = self._words.pop(seat, None)
+        if word is not None and self._asks:
+            self.told[seat] = word
+            self._told_others[seat] = _copies(self._segments[seat].others)
+
+    def enough(self) -> None:
+        self._asks = False
+        self.told.clear()
+        self._told_others.clear()
+
+    def kept(self) -> dict[str, Any]:
+        """All that a checkpoint holds beside the model: a tree, whose tensors are not copies."""
+        assert self.aggregation is not None
+        progress, members = self._lifecycle.coordinator.progress, self._lifecycle.members
+        pending = [
+            (gradient, members[gradient.worker].index) if gradient.worker in members else (gradient, -1)
+            for gradient in progress.pending
+        ]
+        held = {seat: segment.others for seat, segment in self._segments.items()}
+        return {
+            "store": self.store.state(),
+            "pending": self.aggregation.kept(pending),
+            "others": self._buffers | held | self._told_others,
+            "workers": dict(self.told),
+        }
+
     # -- the model --
 
     def replicas(self) -> Sequence[Mapping[str, Tensor]]:
@@ -192,3 +268,7 @@ class LocalPort:
         tensors = {name: tensor.clone() for name, tensor in views(self.store.flat, layout.parameters).items()}
         tensors |= average(self.replicas(), layout.averaged)
         return {key: tensors[name] for key, name in layout.keys}
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}

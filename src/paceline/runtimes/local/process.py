@@ -27,6 +27,7 @@ from paceline.runtimes.local.messages import (
     Finished,
     Go,
     Interrupt,
+    Kept,
     Leased,
     Push,
     Request,
@@ -40,6 +41,7 @@ from paceline.runtimes.pace import Pace
 from paceline.training.layout import Layout, Segment
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.worker import Worker, seed_everything
+from paceline.training.worker_state import unpacked
 
 PR_SET_PDEATHSIG = 1
 
@@ -68,6 +70,7 @@ class Assignment(msgspec.Struct, frozen=True):
     device: str = "cpu"
     not_finite: str = "stop"
     pace: Pace | None = None
+    kept: bytes | None = None  # of a run that is resumed: what its worker knew
 
 
 class PipeLink:
@@ -80,6 +83,7 @@ class PipeLink:
         self._interrupted = False
         self._pushed = 0
         self._next: Unit | None = None  # came along with the parameters
+        self._keeps = False
 
     def enter(self, layout: Layout) -> Segment:
         self._layout = layout
@@ -107,6 +111,13 @@ class PipeLink:
             assert isinstance(message, Interrupt), message
             self._interrupted = True
         return message.unit, message.parameters
+
+    @property
+    def keeps(self) -> bool:
+        return self._keeps
+
+    def keep(self, state: bytes) -> None:
+        self.send(Kept(state))
 
     def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         self._read_interrupts()
@@ -145,6 +156,7 @@ class PipeLink:
         while not isinstance(message := self._receive(), Go):
             assert isinstance(message, Interrupt), message
         self._interrupted = False
+        self._keeps = message.keep
         if message.unit is not None:
             self._next = message.unit
 
@@ -173,6 +185,7 @@ def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
         device=torch.device(assignment.device),
         not_finite=assignment.not_finite,
         pace=pace,
+        kept=None if assignment.kept is None else unpacked(assignment.kept),
     )
     try:
         problem = _problem_of(f"worker {index}", lambda: _parcel(descriptors)[0](worker))

@@ -25,10 +25,12 @@ from paceline.lifecycle.messages import (
     WorkDropped,
     WorkRequested,
 )
+from paceline.lifecycle.resumption import resume
 from paceline.lifecycle.seats import State
 from paceline.recording.observer import Observer
 from paceline.runtimes.driver import Driver
 from paceline.runtimes.local.channel import ClosedError
+from paceline.runtimes.local.checkpoints import CheckpointOptions, Checkpoints
 from paceline.runtimes.local.control import Control
 from paceline.runtimes.local.evaluator import EvaluationFailedError, Evaluations
 from paceline.runtimes.local.gauge import TICK, Gauge
@@ -38,6 +40,7 @@ from paceline.runtimes.local.messages import (
     Enter,
     Failed,
     Finished,
+    Kept,
     Push,
     Request,
     Restart,
@@ -45,6 +48,7 @@ from paceline.runtimes.local.messages import (
     ToServer,
 )
 from paceline.runtimes.local.port import LocalPort, WorkerFailedError
+from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
 from paceline.training.optimizers import warm_up
 
@@ -64,10 +68,16 @@ class LocalServer:
         evaluate_every: int | None = None,
         observers: Sequence[Observer] = (),
         control: Control | None = None,
+        checkpoints: CheckpointOptions | None = None,
+        resumed: Checkpoint | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`least` and `most`: the range of an elastic group, as in Lifecycle."""
-        self.lifecycle = Lifecycle(coordinator, range(workers), least=least, most=most, epochs=epochs)
+        """`least` and `most`: the range of an elastic group, as in Lifecycle. `resumed`: what it goes on from."""
+        first = range(workers) if resumed is None else ()
+        self.lifecycle = Lifecycle(coordinator, first, least=least, most=most, epochs=epochs)
+        if resumed is not None:
+            resume(self.lifecycle, resumed.facts.lifecycle)
+            self.lifecycle.wanted = workers if least is None else self.lifecycle.wanted
         self.loop = Loop()
         self._gauge = Gauge(observers, epochs)
         self.port = LocalPort(
@@ -78,6 +88,7 @@ class LocalServer:
             statistics=statistics,
             started=self._watch,
             begun=self._gauge.begin,
+            resumed=resumed,
         )
         self.ended_at: float | None = None
         self.evaluation_problem = ""  # why the last state could not be evaluated
@@ -86,6 +97,13 @@ class LocalServer:
         self._clock = clock
         self._began: float | None = None
         self._evaluations = Evaluations(launcher, self.loop, self._gauge.tell, evaluate_every)
+        self._checkpoints = None if checkpoints is None else Checkpoints(checkpoints, self.lifecycle, self.port)
+        if resumed is not None:
+            facts = resumed.facts
+            self._began = clock() - facts.seconds
+            self._evaluations.resumed_at(facts.samples)
+            if self._checkpoints is not None:
+                self._checkpoints.resumed_at(facts.seconds, facts.samples, facts.updates)
 
     @property
     def now(self) -> float:
@@ -122,6 +140,8 @@ class LocalServer:
         if self.port.aggregation is not None:
             self._evaluations.ask_if_due(self.port.store, self.port.replicas, now)
             self._gauge.measure_if_due(self.port.store, self.lifecycle, now)
+            if self._checkpoints is not None:
+                self._checkpoints.look(now)
 
     def _evaluate_the_last(self, ended_at: float) -> None:
         """Nobody trains any more, so this may wait."""
@@ -146,6 +166,11 @@ class LocalServer:
             self._gauge.measure(self.port.store, self.lifecycle, self.now)
         self.port.stop_all()
         self.loop.close()
+
+    def keep_the_last(self) -> None:
+        """Write how the run ended as a checkpoint, and wait until it is written."""
+        if self._checkpoints is not None:
+            self._checkpoints.close(self.now if self.ended_at is None else self.ended_at)
 
     def close(self) -> None:
         """Let go of all shared memory: of the model there is nothing to ask for any more."""
@@ -175,9 +200,12 @@ class LocalServer:
                 self._deliver(WorkRequested(seat, work))
                 self.port.store.epoch_samples = work.samples
                 self._evaluations.every = self._evaluations.every or work.samples
+            case Kept(state):
+                self.port.take_word(seat, state)
             case Skip(samples, units):
                 self._deliver(BatchesSkipped(seat, samples, units))
             case Restart(samples, units):
+                self.port.take_note(seat)
                 self._deliver(WorkDropped(seat, samples, units))
             case Enter(layout, optimizer):
                 self.port.take_model(seat, layout, optimizer)
@@ -192,6 +220,7 @@ class LocalServer:
     def _push(self, seat: int, push: Push) -> None:
         if push.number > self.lifecycle.seats[seat].pushed and self.lifecycle.begun:  # not delivered twice
             self.port.take_gradient(seat, push.squared_norm)
+            self.port.take_note(seat)
             self._gauge.note_loss(push.loss)
         self._deliver(GradientPushed(seat, push.number, push.samples, push.units, push.loss))
 

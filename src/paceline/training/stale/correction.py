@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,6 +82,29 @@ class Correction:
         if self._second is not None and self._scaling == "auto":
             parts.append("second moment of a round")
         return " + ".join(parts)
+
+    def state(self) -> dict[str, Any]:
+        """All that it remembers; its tensors are not copies."""
+        return {
+            "moments": self._moments.state(),
+            "secant": self._secant.state(),
+            "noise": self._noise.state(),
+            "sizes": None if self._sizes is None else self._sizes.state(),
+            "second": self._second,
+            "gathered": self._gathered,
+            "gone": sorted(self._gone),
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on where another correction of the same optimizer stopped; this one is fresh."""
+        self._moments.resume(state["moments"])
+        self._secant.resume(state["secant"])
+        self._noise.resume(state["noise"])
+        if self._sizes is not None:
+            self._sizes.resume(state["sizes"])
+        if self._second is not None:
+            self._second.copy_(state["second"])
+        self._gathered, self._gone = state["gathered"], set(state["gone"])
 
     def forget(self, worker: int) -> None:
         """It has left the group, and is never named again, a last gradient that waits for its fate aside."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,12 @@ class WorkerMoments:
 
     def forget(self, worker: int) -> None:
         self._moments.pop(worker, None)
+
+    def state(self) -> dict[int, Any]:
+        return {worker: (moment.vector, moment.weights) for worker, moment in self._moments.items()}
+
+    def resume(self, state: dict[int, Any]) -> None:
+        self._moments = {worker: Moment(vector, weights) for worker, (vector, weights) in state.items()}
 
     def _nothing(self) -> Moment:
         return Moment(torch.zeros_like(self._like), [0.0] * self._groups)

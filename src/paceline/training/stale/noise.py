@@ -12,6 +12,7 @@ would be several times too small.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +54,12 @@ class Noise:
         self.ratios = [1.0] * blocks
         self._first = True
         self._round = _Round()
+
+    def state(self) -> dict[str, Any]:
+        return {"ratios": self.ratios, "first": self._first, "round": vars(self._round)}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        self.ratios[:], self._first, self._round = state["ratios"], state["first"], _Round(**state["round"])
 
     def observe(self, gradient: Tensor, share: float) -> None:
         """One gradient, one row per block, and its share of a round."""

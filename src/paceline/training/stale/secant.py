@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +46,25 @@ class Secant:
         self._update: _Update | None = None
         self._rises = [0.0] * blocks
         self._lengths = [0.0] * blocks
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "curvatures": self.curvatures,
+            "rises": self._rises,
+            "lengths": self._lengths,
+            "update": None if self._update is None else self._update.begin,
+            "before": {
+                worker: (before.gradient, before.pulled, before.version, before.update.begin, before.update.end)
+                for worker, before in self._before.items()
+            },
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        self.curvatures[:], self._rises, self._lengths = state["curvatures"], state["rises"], state["lengths"]
+        self._update = None if state["update"] is None else _Update(state["update"])
+        for worker, (gradient, pulled, version, begin, end) in state["before"].items():
+            latest = self._update if end is None else None  # there is only one whose end is not known
+            self._before[worker] = _Before(gradient, pulled, version, latest or _Update(begin, end))
 
     def begin(self, parameters: Tensor) -> None:
         """Of an update."""

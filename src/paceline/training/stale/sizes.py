@@ -8,6 +8,7 @@ and no walk of its own worth mentioning.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,13 @@ class Sizes:
         of_run = torch.cat([torch.full((count,), run) for count, run in zip(counts, self._runs, strict=True)])
         self._positions = torch.searchsorted(torch.cumsum(of_run, 0), positions, right=True)
         self._updates = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"sizes": self._flat, "updates": self._updates}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        self._flat.copy_(state["sizes"])
+        self._updates = state["updates"]
 
     def begin(self) -> None:
         """Of an update."""

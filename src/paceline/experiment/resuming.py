@@ -1,0 +1,66 @@
+"""Which checkpoint a run goes on from, and whether it is the same run."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+from paceline.core.errors import ConfigurationError
+from paceline.experiment.run_files import CHECKPOINTS, Configuration, read_configuration
+from paceline.training.checkpoint import STATE, Checkpoint, TornCheckpointError, checkpoints_in, read_checkpoint
+
+AUTO = "auto"
+# What a run must be told as before: the group may be another one.
+SAME = ("train", "policy", "epochs", "seed", "lr_scaling", "stale")
+
+
+class Resumption(NamedTuple):
+    run_dir: Path
+    checkpoint: Checkpoint
+
+
+def find_resumption(resume: Path | str, run_dir: Path | str | None, told: Configuration) -> Resumption | None:
+    """None: `auto`, and there is nothing to go on from."""
+    if resume == AUTO:
+        if run_dir is None:
+            raise ConfigurationError("resume='auto' needs a run_dir: that is where it looks for checkpoints")
+        directory = Path(run_dir)
+        if not checkpoints_in(directory / CHECKPOINTS):
+            return None
+        found = directory, newest(directory)
+    else:
+        found = _at(Path(resume))
+        if run_dir is not None and Path(run_dir).resolve() != found[0].resolve():
+            raise ConfigurationError(f"run_dir is {run_dir}, and the run to go on with is in {found[0]}: leave one out")
+    _refuse_another_run(found[0], told)
+    return Resumption(*found)
+
+
+def _at(path: Path) -> tuple[Path, Checkpoint]:
+    """`path`: a run's directory, or one of its checkpoints."""
+    if (path / STATE).exists():
+        return path.parent.parent, read_checkpoint(path)
+    if not path.is_dir():
+        raise ConfigurationError(f"{path}: there is no such directory, so there is no run to go on with")
+    return path, newest(path)
+
+
+def newest(run_dir: Path) -> Checkpoint:
+    """The newest that is whole; those that are not are named, and left where they are."""
+    problem = f"{run_dir}: has no checkpoint: there is nothing to go on from"
+    for directory in reversed(checkpoints_in(run_dir / CHECKPOINTS)):
+        try:
+            return read_checkpoint(directory)
+        except TornCheckpointError as torn:
+            problem = str(torn)
+            warnings.warn(f"{torn}; the one before it is taken", stacklevel=4)
+    raise ConfigurationError(problem)
+
+
+def _refuse_another_run(run_dir: Path, told: Configuration) -> None:
+    before = read_configuration(run_dir)
+    for name in SAME:
+        was, is_now = getattr(before, name), getattr(told, name)
+        if was != is_now:
+            raise ConfigurationError(f"{run_dir} is another run: its {name} is {was!r}, and now it is {is_now!r}")

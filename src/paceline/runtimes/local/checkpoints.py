@@ -1,0 +1,116 @@
+"""Checkpoints of a local run: when, of what, and into which directory.
+
+Training is held up for one copy of what is kept; a thread writes it. What only the workers know (random numbers, their
+place in batches of their own, buffers) is theirs to tell, and consistent only when they push. So when a checkpoint is
+due, every worker is asked to send it along with its next push, and once all have, the copy is made.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from paceline.core.errors import PacelineError
+from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.resumption import state_of
+from paceline.runtimes.intervals import Interval
+from paceline.runtimes.local.port import LocalPort
+from paceline.training.checkpoint import Facts, Snapshot, checkpoints_in, snapshot_of, write_checkpoint
+
+PATIENCE = 30.0  # seconds that a checkpoint waits for workers to tell what they know
+
+
+class CheckpointFailedError(PacelineError):
+    """A checkpoint could not be written; the message says why, and which one is the last good one."""
+
+
+class CheckpointOptions(NamedTuple):
+    directory: Path
+    every: Interval
+    keep: int  # so many of the newest
+    facts: Callable[[], dict[str, Any]]  # those that the server does not know
+
+
+class Checkpoints:
+    def __init__(self, options: CheckpointOptions, lifecycle: Lifecycle, port: LocalPort) -> None:
+        self._directory, self._every, self._keep, self._facts = options
+        self._lifecycle = lifecycle
+        self._port = port
+        self._writer = ThreadPoolExecutor(1, "paceline checkpoints")
+        self._writing: Future[Path] | None = None
+        self._last = (0.0, 0, 0)  # seconds, samples, updates
+        self._asked_at: float | None = None  # since when workers are asked what they know
+
+    def resumed_at(self, seconds: float, samples: int, updates: int) -> None:
+        self._last = seconds, samples, updates
+
+    def look(self, now: float) -> None:
+        """Between two events: begin one if it is due, and finish it if all is known."""
+        self._report()
+        store = self._port.store
+        seconds, samples, updates = self._last
+        if self._asked_at is None:
+            due = self._every.over(now - seconds, store.samples - samples, store.version - updates)
+            if due and store.version > updates and self._writing is None:
+                self._asked_at = now
+                self._port.ask_what_they_know()
+        elif self._all_have_told() or now > self._asked_at + PATIENCE:
+            self._begin(now)
+
+    def _all_have_told(self) -> bool:
+        told = self._port.told
+        return all(seat.index in told for seat in self._lifecycle.members.values())
+
+    def _begin(self, now: float) -> None:
+        snapshot = self._snapshot(now)
+        self._asked_at = None
+        self._port.enough()
+        self._last = now, snapshot.facts.samples, snapshot.facts.updates
+        self._writing = self._writer.submit(self._write, snapshot)
+
+    def _snapshot(self, now: float) -> Snapshot:
+        store = self._port.store
+        facts = Facts(
+            seconds=now,
+            samples=store.samples,
+            updates=store.version,
+            lifecycle=state_of(self._lifecycle),
+            **self._facts(),
+        )
+        return snapshot_of(facts, self._port.model_state(), self._port.kept())
+
+    def _write(self, snapshot: Snapshot) -> Path:
+        written = write_checkpoint(self._directory, snapshot)
+        for old in checkpoints_in(self._directory)[: -self._keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return written
+
+    def _report(self) -> None:
+        """Say so if the last one could not be written."""
+        if self._writing is not None and self._writing.done():
+            writing, self._writing = self._writing, None
+            self._check(writing)
+
+    def _check(self, writing: Future[Path]) -> None:
+        try:
+            writing.result()
+        except OSError as problem:
+            good = checkpoints_in(self._directory)
+            last = f"the last good one is {good[-1]}" if good else "there is none before it"
+            raise CheckpointFailedError(
+                f"a checkpoint could not be written: {problem.strerror or problem}; {last}"
+            ) from None
+
+    def close(self, now: float) -> None:
+        """Write how the run ended, and wait until all is written."""
+        try:
+            if self._writing is not None:
+                writing, self._writing = self._writing, None
+                self._check(writing)
+            if self._port.aggregation is not None and self._port.store.version:
+                self._check(self._writer.submit(self._write, self._snapshot(now)))
+        finally:
+            self._writer.shutdown()
