@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from typer import Option
+from typer import Context, Option
 
 from paceline.cli.arguments import numbers, slowdown
+from paceline.core.errors import ConfigurationError
 from paceline.experiment.group import Group, size_of
 
 Workers: TypeAlias = Annotated[
@@ -55,10 +56,31 @@ TargetAccuracy: TypeAlias = Annotated[
     float | None, Option(help="Measure the time until the evaluation finds this accuracy, from 0 to 1.")
 ]
 RunsDirectory: TypeAlias = Annotated[Path, Option(help="Every run gets a directory of its own below this one.")]
+CheckpointEvery: TypeAlias = Annotated[
+    str, Option(help="How often all that is needed to go on is written: 30s, 5m, '10000 samples', '500 updates'.")
+]
+Keep: TypeAlias = Annotated[int, Option(help="So many of the newest checkpoints are kept.")]
+Resume: TypeAlias = Annotated[
+    Path | None, Option(help="Go on with the run in this directory, from its newest checkpoint; all else is known.")
+]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON instead of a table, and no progress.")]
 Gantt: TypeAlias = Annotated[
     bool | None, Option("--gantt/--no-gantt", help="Show when every worker computes and waits; on a terminal: yes.")
 ]
+
+
+# What may be given along with --resume: how the run is shown and kept, and on what it runs.
+WITH_RESUME = {"resume", "workers", "device", "checkpoint_every", "keep", "target_accuracy", "as_json", "strip"}
+
+
+def refuse_beside_resume(context: Context) -> None:
+    """All else about a run that goes on is in its directory."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in WITH_RESUME and source is not None and source.name == "COMMANDLINE":
+            raise ConfigurationError(
+                f"{name.replace('_', '-')} cannot be given along with --resume: the run goes on as it began"
+            )
 
 
 def group_from(

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from paceline.cli import options
 from paceline.cli.arguments import policy_names
+from paceline.core.errors import ConfigurationError
 
 
 def run_command(
-    script: Annotated[Path, Argument(help="A Python file with train(worker), and evaluate(state) if wanted.")],
+    context: Context,
+    script: Annotated[
+        Path | None, Argument(help="A Python file with train(worker), and evaluate(state) if wanted.")
+    ] = None,
     arguments: Annotated[list[str] | None, Argument(help="For the script, after --; they are in its sys.argv.")] = None,
     policy: options.Policies = None,
     workers: options.Workers = "2",
@@ -29,13 +33,25 @@ def run_command(
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
     out: options.RunsDirectory = Path("runs"),
+    checkpoint_every: options.CheckpointEvery = "60s",
+    keep: options.Keep = 3,
+    resume: options.Resume = None,
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
 ) -> None:
     """Run train(worker) of a script on local workers."""
-    from paceline.cli.training import TrainingRequest, check, train_and_compare  # torch takes a second to import
+    if resume is not None:
+        options.refuse_beside_resume(context)
+    elif script is None:
+        raise ConfigurationError("which script? A Python file with train(worker); or --resume RUN")
+    from paceline.cli.training import TrainingRequest, check, go_on, train_and_compare  # torch takes a second to import
+    from paceline.experiment.run_files import Origin
     from paceline.experiment.script import script_functions
 
+    if resume is not None:
+        go_on(resume, context.params)
+        return
+    assert script is not None
     request = TrainingRequest(
         name=script.stem,
         policies=policy_names(policy or ["bsp"]),
@@ -50,6 +66,9 @@ def run_command(
         out=out,
         as_json=as_json,
         gantt=strip,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        origin=Origin(script.stem, script=str(script.resolve()), arguments=tuple(arguments or ())),
     )
     check(request)
     train, evaluate = script_functions(script, tuple(arguments or ()))

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from paceline.cli import options
 from paceline.cli.arguments import policy_names
+from paceline.core.errors import ConfigurationError
 
 
 def train_command(
-    task: Annotated[str, Argument(help="digits, fashion-mnist or cifar10.")],
+    context: Context,
+    task: Annotated[str | None, Argument(help="digits, fashion-mnist or cifar10.")] = None,
     policy: options.Policies = None,
     workers: options.Workers = "2",
     epochs: Annotated[int | None, Option(help="Passes over the data set.")] = None,
@@ -37,14 +39,30 @@ def train_command(
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
     out: options.RunsDirectory = Path("runs"),
+    checkpoint_every: options.CheckpointEvery = "60s",
+    keep: options.Keep = 3,
+    resume: options.Resume = None,
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
 ) -> None:
     """Train a built-in task on local workers, under one policy or under several, one after another."""
-    from paceline.cli.training import TrainingRequest, check, train_and_compare  # torch takes a second to import
+    if resume is not None:
+        options.refuse_beside_resume(context)
+    elif task is None:
+        raise ConfigurationError("which task? digits, fashion-mnist or cifar10; or --resume RUN")
+    from paceline.cli.training import TrainingRequest, check, go_on, train_and_compare  # torch takes a second to import
+    from paceline.experiment.run_files import Origin
     from paceline.experiment.tasks import TaskOptions, settings_of, task_of
 
+    if resume is not None:
+        go_on(resume, context.params)
+        return
+    assert task is not None
     settings = settings_of(task)
+    wanted = TaskOptions(
+        *(task, model, data, optimizer, lr, momentum, batch_size, sharding, weight_decay, nesterov),
+        epochs=settings.epochs if epochs is None else epochs,
+    )
     request = TrainingRequest(
         name=task,
         policies=policy_names(policy or ["bsp"]),
@@ -59,10 +77,10 @@ def train_command(
         out=out,
         as_json=as_json,
         gantt=strip,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        origin=Origin(task, task=wanted.as_written()),
     )
     check(request)
-    wanted = TaskOptions(
-        *(task, model, data, optimizer, lr, momentum, batch_size, sharding, weight_decay, nesterov, request.epochs)
-    )
     chosen = task_of(wanted, seed=seed)
     train_and_compare(chosen.learn, chosen.evaluate, request)

@@ -14,17 +14,21 @@ from rich.console import Console
 from typer import Exit
 
 from paceline.core.errors import ConfigurationError
-from paceline.experiment.group import Group
-from paceline.experiment.run_files import fresh_directory
+from paceline.experiment.group import Group, size_of
+from paceline.experiment.run_files import Origin, fresh_directory, read_configuration
+from paceline.experiment.script import script_functions
 from paceline.experiment.simulation import policy_for
+from paceline.experiment.tasks import read_task_options, task_of
 from paceline.experiment.training import InterruptedRun, RunResult, launch
 from paceline.recording.timeline import Timeline
 from paceline.report.console import output
 from paceline.report.gantt import gantt, legend
 from paceline.report.live import view_of
 from paceline.report.tables import TrainingRow, training_table, verdict
+from paceline.runtimes.intervals import interval_of
 
 GANTT_SECONDS = 2.0
+DEFAULT_WORKERS = "2"
 
 
 class TrainingRequest(msgspec.Struct, frozen=True):
@@ -43,6 +47,46 @@ class TrainingRequest(msgspec.Struct, frozen=True):
     out: Path
     as_json: bool
     gantt: bool | None
+    checkpoint_every: str = "60s"
+    keep: int = 3
+    origin: Origin | None = None
+
+
+def go_on(run_dir: Path, given: dict[str, Any]) -> None:
+    """Resume the run in this directory. `given`: the options of the command, of which few matter here."""
+    before = read_configuration(run_dir)
+    origin = before.origin
+    if origin is None:
+        raise ConfigurationError(f"{run_dir}: was begun by a program: start that again, with resume={str(run_dir)!r}")
+    group = before.group
+    if given["workers"] != DEFAULT_WORKERS:
+        number, least, most = size_of(given["workers"])
+        group = msgspec.structs.replace(group, workers=number, least=least, most=most)
+    request = TrainingRequest(
+        name=origin.name,
+        policies=[before.policy],
+        group=group,
+        epochs=before.epochs,
+        seed=before.seed,
+        lr_scaling=before.lr_scaling,
+        stale=before.stale,
+        not_finite=before.not_finite,
+        evaluate_every=before.evaluate_every,
+        target=given["target_accuracy"],
+        out=run_dir.parent,
+        as_json=given["as_json"],
+        gantt=given["strip"],
+        checkpoint_every=before.checkpoint_every or given["checkpoint_every"],
+        keep=before.keep,
+        origin=origin,
+    )
+    check(request)
+    if origin.task is not None:
+        task = task_of(read_task_options(origin.task), seed=before.seed)
+        train_and_compare(task.learn, task.evaluate, request, run_dir)
+    else:
+        assert origin.script is not None
+        train_and_compare(*script_functions(Path(origin.script), origin.arguments), request, run_dir)
 
 
 def check(request: TrainingRequest) -> None:
@@ -58,12 +102,20 @@ def check(request: TrainingRequest) -> None:
         raise ConfigurationError(f"--target-accuracy {request.target:g}: must be above 0 and at most 1, as in 0.95")
     if request.out.exists() and not request.out.is_dir():
         raise ConfigurationError(f"--out {request.out}: is not a directory")
+    interval_of(request.checkpoint_every, "--checkpoint-every")
+    if request.keep < 1:
+        raise ConfigurationError(f"--keep {request.keep}: must be at least 1")
     for name in request.policies:
         policy_for(name, request.group.workers)
 
 
-def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | None, request: TrainingRequest) -> None:
-    """One run per policy, and the table."""
+def train_and_compare(
+    train: Callable[..., Any],
+    evaluate: Callable[..., Any] | None,
+    request: TrainingRequest,
+    resume: Path | None = None,
+) -> None:
+    """One run per policy, and the table. `resume`: the directory of the run to go on with."""
     if request.target is not None and evaluate is None:
         raise ConfigurationError(
             f"--target-accuracy: {request.name} has no evaluate(state) that could find an accuracy"
@@ -73,7 +125,7 @@ def train_and_compare(train: Callable[..., Any], evaluate: Callable[..., Any] | 
     failed = False
     try:
         for name in request.policies:
-            result = _run(name, train, evaluate, request, console)
+            result = _run(name, train, evaluate, request, console, resume)
             failed = failed or bool(result.evaluation_problem)
             rows.append(_row(result, request.target))
     except InterruptedRun as interrupted:
@@ -95,9 +147,10 @@ def _run(
     evaluate: Callable[..., Any] | None,
     request: TrainingRequest,
     console: Console,
+    resume: Path | None,
 ) -> RunResult:
     safe = re.sub(r"[^A-Za-z0-9.+_-]+", "-", f"{request.name}-{name}")
-    directory = fresh_directory(request.out, safe)
+    directory = fresh_directory(request.out, safe) if resume is None else resume
     errors = Console(stderr=True)
     timeline = Timeline(GANTT_SECONDS)
     if not request.as_json:
@@ -115,6 +168,10 @@ def _run(
             evaluate=evaluate,
             evaluate_every=request.evaluate_every,
             run_dir=directory,
+            checkpoint_every=request.checkpoint_every,
+            keep=request.keep,
+            resume=resume,
+            origin=request.origin,
             group=request.group,
             observers=[timeline, view],
         )

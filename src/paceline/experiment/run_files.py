@@ -25,6 +25,15 @@ CHECKPOINTS = Path("checkpoints")
 MODEL = CHECKPOINTS / "model.safetensors"
 
 
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a command was given to train, so that `--resume` needs to be told nothing again: a task, or a script."""
+
+    name: str
+    task: dict[str, Any] | None = None  # TaskOptions
+    script: str | None = None
+    arguments: tuple[str, ...] = ()
+
+
 class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     """config.json: what a run was told, and, once it has begun, how its updates are made."""
 
@@ -36,6 +45,11 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     train: str
     stale: str = "auto"
     updates: UpdateRule | None = None
+    not_finite: str = "stop"
+    evaluate_every: int | None = None
+    checkpoint_every: str | None = None
+    keep: int = 3
+    origin: Origin | None = None
 
 
 def name_of(train: Callable[..., Any]) -> str:

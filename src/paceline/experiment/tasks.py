@@ -72,12 +72,21 @@ class TaskOptions(msgspec.Struct, frozen=True):
     epochs: int | None = None  # that the schedule is laid out for
     schedule: bool = True  # whether the rate falls as the settings say
 
+    def as_written(self) -> dict[str, Any]:
+        """For a file: `read_task_options` is the inverse."""
+        return {**msgspec.structs.asdict(self), "data": None if self.data is None else str(self.data.resolve())}
+
     @property
     def rate(self) -> float:
         """The learning rate that is meant."""
         if self.learning_rate is not None:
             return self.learning_rate
         return settings_of(self.name).learning_rate if self.optimizer == "sgd" else ADAPTIVE_RATE
+
+
+def read_task_options(written: dict[str, Any]) -> TaskOptions:
+    data = written["data"]
+    return TaskOptions(**{**written, "data": None if data is None else Path(data)})
 
 
 def task_of(options: TaskOptions, *, seed: int = 0) -> Task:

@@ -21,7 +21,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NO_CORRECTION_EXPECTED, UpdateRule
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.resuming import AUTO, find_resumption
-from paceline.experiment.run_files import CHECKPOINTS, Configuration, RunFiles, name_of
+from paceline.experiment.run_files import CHECKPOINTS, Configuration, Origin, RunFiles, name_of
 from paceline.experiment.simulation import policy_for
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics, Summary
@@ -115,6 +115,7 @@ def launch(
     resume: Path | str | None = None,
     group: Group | None = None,
     observers: Sequence[Observer] = (),
+    origin: Origin | None = None,
 ) -> RunResult:
     """Run `train(worker)` in so many processes on this machine, under this policy, and return what they learned.
 
@@ -130,7 +131,8 @@ def launch(
     `run_dir`: where configuration, trace, metrics, checkpoints and the final model go. `checkpoint_every`: "30s",
     "10000 samples" or "500 updates"; None: only at the end; the newest `keep` stay. `resume`: the directory of a run to
     go on with, or "auto": go on with the run in `run_dir` if there is one. `group`: all of that about workers and
-    speeds in one object. Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt.
+    speeds in one object. `origin`: what to write down of the command that asks. Ctrl-C ends the run cleanly and raises
+    InterruptedRun, which is a KeyboardInterrupt.
     """
     refuse_inside_a_worker()
     if group is None:
@@ -142,7 +144,20 @@ def launch(
     devices = group.devices()
     threads = group.threads()
 
-    configuration = Configuration(str(chosen), group, epochs, seed, lr_scaling, name_of(train), stale)
+    configuration = Configuration(
+        str(chosen),
+        group,
+        epochs,
+        seed,
+        lr_scaling,
+        name_of(train),
+        stale,
+        not_finite=not_finite,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        origin=origin,
+    )
     every = Interval() if checkpoint_every is None else interval_of(checkpoint_every, "checkpoint_every")
     if keep < 1:
         raise ConfigurationError(f"keep is {keep}; it must be at least 1")
