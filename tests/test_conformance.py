@@ -90,7 +90,7 @@ def test_a_trace_is_retrained_with_the_correction_it_was_made_with_and_no_other(
     trace = Trace(path)
     assert trace.header.updates is not None and "secant" in trace.header.updates.correction
     assert ("second moment" in trace.header.updates.correction) == (optimizer == "adam")
-    for name, tensor in retrain(trace, task(optimizer), seed=0, threads=torch.get_num_threads()).items():
+    for name, tensor in retrain(trace, task(optimizer), seed=0, threads=torch.get_num_threads()).parameters.items():
         assert torch.equal(result.model_state[name], tensor)
     with pytest.raises(TraceError, match=r"were made with .* secant.*, and these would be with .* gradients: none"):
         retrain(trace, task(optimizer), seed=0, stale="none")
@@ -113,7 +113,7 @@ def test_in_virtual_time_the_same_arguments_give_the_same_bytes_and_use_every_sa
     for name, each in results[0].model_state.items():
         assert torch.equal(each, results[1].model_state[name])
     assert results[0].samples == 320 * EPOCHS
-    again = retrain(Trace(tmp_path / "0"), task(), seed=5, threads=torch.get_num_threads())
+    again = retrain(Trace(tmp_path / "0"), task(), seed=5, threads=torch.get_num_threads()).parameters
     for name, each in again.items():
         assert torch.equal(results[0].model_state[name], each)
 
@@ -163,7 +163,7 @@ def test_a_real_run_followed_in_virtual_time_gives_the_same_weights(policy: str,
     assert trace.header.updates is not None
     corrected = trace.header.updates.correction == "worker moments + secant"
     assert corrected == (policy in ("elastic-bsp", "buffered:size=3"))
-    weights = retrain(trace, task(), seed=0)
+    weights = retrain(trace, task(), seed=0).parameters
     for name, each in weights.items():
         assert torch.equal(result.model_state[name], each)
         assert torch.equal(job.model.state_dict()[name], each)

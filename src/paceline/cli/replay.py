@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from typer import Argument
+from typer import Argument, Option
 
 from paceline.core.errors import TraceError
 from paceline.recording.replay import first_difference
@@ -15,10 +15,13 @@ from paceline.recording.trace import Trace
 
 def replay(
     trace: Annotated[Path, Argument(help="A trace.jsonl, or the run directory that holds it.")],
+    weights: Annotated[
+        bool, Option("--weights", help="Train it again in one process, and compare the weights to the bit.")
+    ] = False,
 ) -> None:
     """Feed a recorded run to its policy again and check that the same commands come out, byte for byte."""
     path = trace / "trace.jsonl" if trace.is_dir() else trace
-    recording = Trace(path)
+    recording = Trace(path, allow_cut_off=weights)
     different = first_difference(recording)
     if different is not None:
         line, recorded, replayed = different
@@ -27,3 +30,19 @@ def replay(
             f"\n  replayed: {msgspec.json.encode(replayed).decode()}"
         )
     print(f"{path}: {recording.header.policy}, {recording.records:,} events replay to the same commands")
+    if weights:
+        _compare_weights(path.parent)
+
+
+def _compare_weights(run_dir: Path) -> None:
+    from paceline.experiment.verification import train_again  # torch takes a second to import
+
+    verdict = train_again(run_dir)
+    if verdict.differs_at is not None:
+        since = f", after update {verdict.agreed[-1]:,} they are the same" if verdict.agreed else ""
+        raise TraceError(
+            f"{run_dir}: trained again, the weights differ after update {verdict.differs_at:,}"
+            f" (parameter {verdict.parameter!r}){since}"
+        )
+    times = ", ".join(f"{version:,}" for version in verdict.agreed)
+    print(f"{run_dir}: {verdict.updates:,} updates made again: the weights are the same to the bit (after {times})")

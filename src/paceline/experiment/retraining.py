@@ -7,6 +7,9 @@ work that was dropped is not in the trace.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -32,6 +35,11 @@ from paceline.training.task import Task
 from paceline.training.updates import Contribution
 
 
+class Retrained(NamedTuple):
+    version: int
+    parameters: dict[str, Tensor]  # by name
+
+
 def retrain(
     trace: Trace,
     task: Task,
@@ -40,10 +48,12 @@ def retrain(
     lr_scaling: str = "auto",
     stale: str = "auto",
     threads: int = 1,
-) -> dict[str, Tensor]:
+    updated: Callable[[int, Mapping[str, Tensor]], None] | None = None,
+) -> Retrained:
     """The parameters, by name, that the recorded run came to: to the bit, with the threads that its workers had.
 
-    TraceError if updates would be made in another way than the recorded run made them.
+    `updated`: called after every update, with the version and the parameters. TraceError if updates would be made in
+    another way than the recorded run made them.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -56,11 +66,17 @@ def retrain(
                 f"{trace.path}: its updates were made with {_words(recorded)}, and these would be with"
                 f" {_words(follower.store.rule)}"
             )
+        version = 0
         for record in trace:
             follower.follow(record)
+            if updated is not None and follower.store.version != version:
+                version = follower.store.version
+                updated(version, follower.store.parameters)
     finally:
         torch.set_num_threads(before)
-    return {name: tensor.clone() for name, tensor in follower.store.parameters.items()}
+    return Retrained(
+        follower.store.version, {name: tensor.clone() for name, tensor in follower.store.parameters.items()}
+    )
 
 
 def _words(rule: UpdateRule) -> str:

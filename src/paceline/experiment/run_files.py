@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -45,6 +47,7 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     train: str
     stale: str = "auto"
     updates: UpdateRule | None = None
+    threads: int | None = None  # of torch in every worker
     not_finite: str = "stop"
     evaluate_every: int | None = None
     checkpoint_every: str | None = None
@@ -78,6 +81,7 @@ class RunFiles(Observer):
         trace, metrics, resumed = self.directory / "trace.jsonl", self.directory / "metrics.jsonl", self._resumed
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = _locked(self.directory)
             if resumed is not None or (self._anew and trace.exists()):
                 cut_to(trace, 0 if resumed is None else resumed.trace_bytes)
                 cut_to(metrics, 0 if resumed is None else resumed.metrics_bytes)
@@ -101,6 +105,7 @@ class RunFiles(Observer):
     def __exit__(self, *problem: object) -> None:
         self.finish(0.0, None)
         self.control.close()
+        os.close(self._lock)
 
     def begun(self, rule: UpdateRule) -> None:
         self._write("config.json", msgspec.structs.replace(self._configuration, updates=rule))
@@ -118,6 +123,20 @@ class RunFiles(Observer):
 
     def _write(self, name: str, content: Any) -> None:
         (self.directory / name).write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def _locked(directory: Path) -> int:
+    """Held for as long as this process lives: two at the same run would write over each other."""
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        who = os.read(descriptor, 20).decode(errors="replace")
+        os.close(descriptor)
+        raise ConfigurationError(f"{directory}: another process ({who}) is at this run") from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
 
 
 def read_configuration(directory: Path) -> Configuration:

@@ -152,6 +152,7 @@ def launch(
         lr_scaling,
         name_of(train),
         stale,
+        threads=threads,
         not_finite=not_finite,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
