@@ -5,6 +5,7 @@ A function that takes a directory speaks through files in it with the test and w
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -18,6 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from paceline.core.messages import ApplyUpdate
+from paceline.experiment.training import launch
+from paceline.recording.observer import Observer
+from paceline.recording.trace import Record
 from paceline.training.data import order_of
 from paceline.training.worker import RemoteOptimizer, Worker
 
@@ -536,3 +541,51 @@ def evaluate_until_the_end(state: dict[str, Tensor], directory: str) -> float:
 def train_and_mark_the_end(worker: Worker, directory: str) -> None:
     loop(worker, "sgd")
     write(Path(directory) / f"finished-{worker.index}", True)
+
+
+# -- runs that are killed and go on --
+
+
+class Killer(Observer):
+    """Kills the launcher on the spot, at some update."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def observe(self, record: Record) -> None:
+        if any(isinstance(command, ApplyUpdate) for command in record.commands):
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_resumable(worker: Worker) -> None:
+    """With all that a process alone knows: random layers, buffers."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)).double()
+    optimizer = worker.optimizer(net, torch.optim.AdamW, lr=0.01)
+    for x, y in worker.batches(data(), batch_size=BATCH):
+        push(optimizer, F.cross_entropy(net(x), y))
+        time.sleep(0.005)
+
+
+def resumable(directory: str, workers: str, policy: str, kill_at: str) -> None:
+    killers = [Killer(int(kill_at))] if int(kill_at) else []
+    result = launch(
+        train_resumable,
+        workers=int(workers),
+        policy=policy,
+        epochs=12,
+        run_dir=directory,
+        checkpoint_every="3 updates",
+        resume="auto",
+        observers=killers,
+    )
+    digest = hashlib.sha256()
+    for name in sorted(result.model_state):
+        digest.update(result.model_state[name].numpy().tobytes())
+    print(f"{result.samples} samples, {digest.hexdigest()}")
+
+
+if __name__ == "__main__":
+    {"resumable": resumable}[sys.argv[1]](*sys.argv[2:])

@@ -127,15 +127,12 @@ class RunFiles(Observer):
 
 def _locked(directory: Path) -> int:
     """Held for as long as this process lives: two at the same run would write over each other."""
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        who = os.read(descriptor, 20).decode(errors="replace")
         os.close(descriptor)
-        raise ConfigurationError(f"{directory}: another process ({who}) is at this run") from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
+        raise ConfigurationError(f"{directory}: another process is at this run") from None
     return descriptor
 
 

@@ -47,10 +47,9 @@ class TimedOrders:
                 self.interrupt(self._members[command.worker])  # type: ignore[union-attr]
 
     def send_on(self, seat: Seat) -> None:
-        """Give a process that waits the newest parameters. One that is away gets them when it is here."""
+        """Give a process that waits the newest parameters."""
         seat.version = self._progress.version
-        if not seat.away:
-            self.outputs.append(Release(seat.index))
+        self.outputs.append(Release(seat.index))
 
     def interrupt(self, seat: Seat) -> None:
         """A process that was told already, and has not answered, is served the newest parameters when it does."""
@@ -114,7 +113,7 @@ class Orders(TimedOrders):
             self.send_on(seat)
 
     def send_on(self, seat: Seat) -> None:
-        """Its next work comes along."""
+        """Its next work comes along. A process that is away gets both when it is here."""
         seat.version = self._progress.version
         if seat.away:
             return

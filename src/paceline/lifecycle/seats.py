@@ -137,9 +137,7 @@ class Seat:
         """With a new process, unless it had come to its end or was about to."""
         seat = cls(kept.index)
         seat.state = State.GONE if kept.state in (State.FINISHING, State.DISMISSED) else kept.state
-        if kept.state is State.READY:
-            seat.state = State.STARTING
-        elif kept.state is State.LEAVING:
+        if kept.state is State.LEAVING:
             seat.state = State.MEMBER  # whether it must go is asked again
         seat.away = seat.state in (State.MEMBER, State.PARKED)
         seat.worker, seat.version, seat.part, seat.work = kept.worker, kept.version, kept.part, kept.work

@@ -24,6 +24,8 @@ def taken_apart(tree: Any, name: str = "state") -> tuple[Any, dict[str, Tensor]]
 
     def apart(value: Any, path: str) -> Any:
         match value:
+            case np.generic():  # some are numbers of Python, too
+                return apart(value.item(), path)
             case None | bool() | int() | str():
                 return value
             case float():
@@ -36,8 +38,6 @@ def taken_apart(tree: Any, name: str = "state") -> tuple[Any, dict[str, Tensor]]
                 wide = value.astype(np.int64 if value.dtype.kind in "iu" else value.dtype)
                 tensors[path] = torch.from_numpy(np.ascontiguousarray(wide).copy())
                 return {"array": path, "type": value.dtype.str}
-            case np.generic():
-                return apart(value.item(), path)
             case bytes():
                 return {"bytes": base64.b64encode(value).decode()}
             case list() | tuple():

@@ -104,13 +104,13 @@ class Checkpoints:
                 f"a checkpoint could not be written: {problem.strerror or problem}; {last}"
             ) from None
 
-    def close(self, now: float) -> None:
-        """Write how the run ended, and wait until all is written."""
+    def close(self, ended_at: float | None) -> None:
+        """Write how the run ended, unless it failed, and wait until all is written."""
         try:
             if self._writing is not None:
                 writing, self._writing = self._writing, None
                 self._check(writing)
-            if self._port.aggregation is not None and self._port.store.version:
-                self._check(self._writer.submit(self._write, self._snapshot(now)))
+            if ended_at is not None and self._port.aggregation is not None and self._port.store.version:
+                self._check(self._writer.submit(self._write, self._snapshot(ended_at)))
         finally:
             self._writer.shutdown()

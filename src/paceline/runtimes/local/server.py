@@ -168,9 +168,10 @@ class LocalServer:
         self.loop.close()
 
     def keep_the_last(self) -> None:
-        """Write how the run ended as a checkpoint, and wait until it is written."""
+        """Write how the run ended as a checkpoint, and wait until it is written. A run that failed leaves the one that
+        it had: of what went wrong nobody wants to go on."""
         if self._checkpoints is not None:
-            self._checkpoints.close(self.now if self.ended_at is None else self.ended_at)
+            self._checkpoints.close(self.ended_at)
 
     def close(self) -> None:
         """Let go of all shared memory: of the model there is nothing to ask for any more."""
