@@ -34,8 +34,9 @@ from paceline.lifecycle.messages import (
     WorkRequested,
 )
 from paceline.lifecycle.seats import IN_THE_GROUP, TRANSITIONS, Change, Seat, State
-from paceline.lifecycle.work import Work
+from paceline.lifecycle.work import Work, WorkLedger
 from paceline.policies import policy
+from paceline.recording.ledger import Ledger
 
 
 def begun(group: LifecycleGroup) -> LifecycleGroup:
@@ -513,6 +514,16 @@ def test_nothing_is_lost_when_all_is_killed_and_goes_on() -> None:
         )
 
 
+def check_books(group: LifecycleGroup, ledger: WorkLedger) -> None:
+    """The records alone say the same."""
+    books = Ledger()
+    for record in group.records:
+        books.observe(record)
+    balance = books.balance()
+    assert balance.adds_up and (balance.applied, balance.skipped) == (ledger.applied, ledger.dropped)
+    assert [epoch.applied + epoch.skipped for epoch in balance.epochs] == [ledger.samples] * ledger.epochs
+
+
 def let_happen(text: str, work: Work | None, epochs: int, least: int | None, happenings: list[tuple[int, int]]) -> None:
     group = LifecycleGroup(text, 3, work=work, epochs=epochs, least=least, most=None if least is None else 5)
     for choice, kind in happenings:
@@ -533,6 +544,7 @@ def let_happen(text: str, work: Work | None, epochs: int, least: int | None, hap
     ledger = group.lifecycle.samples.ledger
     if ledger is not None:
         assert ledger.complete, "work was left, and processes that could have done it"
+        check_books(group, ledger)
     assert group.lifecycle.samples.dropped == group.skipped + (group.dropped if work is None else 0)
 
 

@@ -9,6 +9,7 @@ import typer
 from paceline import __version__
 from paceline.cli.compare import compare_command
 from paceline.cli.download import download_command
+from paceline.cli.ledger import ledger_command
 from paceline.cli.policies import policies
 from paceline.cli.replay import replay
 from paceline.cli.reproduce import reproduce_command
@@ -34,6 +35,7 @@ app.command("download")(download_command)
 app.command()(policies)
 app.command("simulate")(simulate_command)
 app.command()(replay)
+app.command("ledger")(ledger_command)
 app.command("reproduce")(reproduce_command)
 app.command("whatif")(whatif_command)
 

@@ -29,6 +29,7 @@ from paceline.core.messages import (
     Event,
     GradientArrived,
     InterruptWorker,
+    Note,
     PolicyChanged,
     Record,
     SendParameters,
@@ -77,6 +78,8 @@ class Coordinator:
             changed = self._note_gradient(event, now)
         elif isinstance(event, WorkerReturned):
             return Record(now, event, self._bring_back(event.worker, now))
+        elif isinstance(event, Note):
+            return Record(now, event)
         else:
             changed = self._note_membership(event)
         if not changed:

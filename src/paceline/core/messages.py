@@ -92,8 +92,32 @@ class WorkerReturned(msgspec.Struct, frozen=True, tag=True, gc=False):
     worker: int
 
 
+class DataOpened(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The group shares a data set of so many samples, for so many epochs. A note for the ledger."""
+
+    samples: int
+    epochs: int
+
+
+class UnitsReturned(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The worker gave this work back, and it is given out again. No policy is asked: a note for the ledger."""
+
+    worker: int
+    units: tuple[Unit, ...]
+    reason: str
+
+
+class BatchSkipped(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):
+    """The gradient of these samples was not finite, and was never handed in. A note for the ledger."""
+
+    worker: int
+    samples: int
+    units: tuple[Unit, ...] = ()  # where the runtime gave them out
+
+
+Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped
 Event: TypeAlias = (
-    WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged | WorkerReturned
+    WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged | WorkerReturned | Note
 )
 
 

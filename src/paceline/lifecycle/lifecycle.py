@@ -15,11 +15,15 @@ from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import (
     FINISHED,
     NO_WORK_LEFT,
+    BatchSkipped,
+    DataOpened,
     DeadlinePassed,
     Event,
     Gradient,
     GradientArrived,
     Record,
+    Unit,
+    UnitsReturned,
     UpdateApplied,
     WorkerJoined,
     WorkerLeft,
@@ -52,6 +56,7 @@ from paceline.lifecycle.work import Work
 
 MOST_REPLACEMENTS = 3  # in a row that die before anybody pushes
 MADE_SMALLER = "the group was made smaller"
+INTERRUPTED = "it was interrupted"
 
 
 class Lifecycle:
@@ -184,7 +189,8 @@ class Lifecycle:
     def _skip(self, event: BatchesSkipped, now: float) -> None:
         seat = self.seats[event.seat]
         if seat.state in IN_THE_GROUP:  # a process that was sent away gave its units back
-            self.samples.skipped(seat.worker, event.samples, event.units)
+            units = self.samples.skipped(seat.worker, event.samples, event.units)
+            self._outputs.append(Record(now, BatchSkipped(seat.worker, event.samples, units)))
             self._dismiss_if_leaving(seat, now)
 
     def _restart(self, event: WorkDropped, now: float) -> None:
@@ -193,7 +199,7 @@ class Lifecycle:
             return
         seat.interrupted = False
         if self.trains:
-            self.samples.interrupted(seat.worker, event.samples, event.units)
+            self._note_return(seat, self.samples.interrupted(seat.worker, event.samples, event.units), INTERRUPTED, now)
         if seat.state is State.MEMBER:
             self._orders.send_on(seat)
         self._dismiss_if_leaving(seat, now)
@@ -211,7 +217,8 @@ class Lifecycle:
         if seat.state is State.PARKED:
             return  # it came back to a group that was resumed, and goes on waiting
         seat.work = event.work
-        self.samples.open(event.work, seat.index, self.seats.values(), len(self.active))
+        if self.samples.open(event.work, seat.index, self.seats.values(), len(self.active)):
+            self._outputs.append(Record(now, DataOpened(event.work.samples, self.samples.epochs)))
         unit = None if seat.state is State.FINISHING else self.samples.lease(seat)
         if unit is not None or seat.state is State.FINISHING or self.samples.has_leased(seat):
             seat.asks = False
@@ -300,10 +307,14 @@ class Lifecycle:
         if self.trains:
             self._orders.set_aside(seat)  # its process may come back, under another id
             self.round.leave(seat.worker, reason)
-            self.samples.left(seat.worker)
+            self._note_return(seat, self.samples.left(seat.worker), reason, now)
         seat.reserved = None
         seat.interrupted = False
         self._decide(WorkerLeft(seat.worker, reason), now)
+
+    def _note_return(self, seat: Seat, units: tuple[Unit, ...], reason: str, now: float) -> None:
+        if units:
+            self._outputs.append(Record(now, UnitsReturned(seat.worker, units, reason)))
 
     def _dismiss_if_leaving(self, seat: Seat, now: float) -> None:
         if seat.state is State.LEAVING:

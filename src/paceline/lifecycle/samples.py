@@ -25,7 +25,7 @@ class Samples:
     def __init__(self, epochs: int) -> None:
         self.ledger: WorkLedger | None = None  # None: the workers bring batches of their own, or have not asked yet
         self.dropped = 0  # samples whose gradient was not used, and that nobody can give back
-        self._epochs = epochs
+        self.epochs = epochs
         self._work: Work | None = None
 
     def state(self) -> SamplesState:
@@ -37,8 +37,8 @@ class Samples:
 
     # -- leasing --
 
-    def open(self, work: Work, asked_by: int, seats: Collection[Seat], active: int) -> None:
-        """From the first request for work on there is a ledger, which all must share."""
+    def open(self, work: Work, asked_by: int, seats: Collection[Seat], active: int) -> bool:
+        """From the first request for work on there is a ledger, which all must share. Returns whether this was it."""
         if self._work is None:
             if work.samples < active:
                 raise ConfigurationError(
@@ -46,7 +46,7 @@ class Samples:
                 )
             self._work = work
             static = work.sharding == "static"
-            self.ledger = WorkLedger(work.samples, self._epochs, len(seats) if static else 1)
+            self.ledger = WorkLedger(work.samples, self.epochs, len(seats) if static else 1)
             for part, seat in enumerate(seats):
                 if not static and seat.state is State.MEMBER:  # what each begins with does not hang on who asks first
                     self.ledger.promise(seat.worker, work.batch_size)
@@ -54,11 +54,13 @@ class Samples:
                     seat.part = part
                     if seat.state in (State.DISMISSED, State.GONE):
                         self.ledger.abandon(part)
-        elif (work.samples, work.sharding) != (self._work.samples, self._work.sharding):
+            return True
+        if (work.samples, work.sharding) != (self._work.samples, self._work.sharding):
             raise ConfigurationError(
                 f"worker {asked_by} wants {work.sharding} batches of {work.samples} samples, others"
                 f" {self._work.sharding} batches of {self._work.samples}: all must share one data set in one way"
             )
+        return False
 
     def lease(self, seat: Seat) -> Unit | None:
         """The next unit of what this process asks for."""
@@ -104,23 +106,21 @@ class Samples:
         else:
             self.dropped += arrived.samples
 
-    def skipped(self, worker: int, samples: int, units: int) -> None:
+    def skipped(self, worker: int, samples: int, units: int) -> tuple[Unit, ...]:
         """A gradient was not finite, and was never handed in."""
         self.dropped += samples
-        if self.ledger is not None:
-            self.ledger.drop(worker, units)
+        return () if self.ledger is None else self.ledger.drop(worker, units)
 
-    def interrupted(self, worker: int, samples: int, units: int) -> None:
-        """The worker dropped what it was at."""
+    def interrupted(self, worker: int, samples: int, units: int) -> tuple[Unit, ...]:
+        """The worker dropped what it was at. Returns what is given out again."""
         if self.ledger is not None and units:
-            self.ledger.release(worker, units)
-        else:
-            self.dropped += samples
+            return self.ledger.release(worker, units)
+        self.dropped += samples
+        return ()
 
-    def left(self, worker: int) -> None:
-        """The worker is gone. What it pushed keeps its units until its fate is known."""
-        if self.ledger is not None:
-            self.ledger.release(worker)
+    def left(self, worker: int) -> tuple[Unit, ...]:
+        """The worker is gone. Returns what is given out again; what it pushed keeps its units until it has a fate."""
+        return () if self.ledger is None else self.ledger.release(worker)
 
     def abandon(self, seat: Seat) -> None:
         """The process is gone, or is about to be: its part of the data set is for anybody."""

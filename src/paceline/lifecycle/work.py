@@ -149,17 +149,21 @@ class WorkLedger:
         self._undecided -= _samples(units)
         self._returned.extend(units)
 
-    def drop(self, worker: int, units: int = 1) -> None:
+    def drop(self, worker: int, units: int = 1) -> tuple[Unit, ...]:
         """The worker skips the oldest batches that it has: their gradient is not finite."""
-        self.dropped += _samples([self._leased[worker].popleft() for _ in range(units)])
+        skipped = tuple(self._leased[worker].popleft() for _ in range(units))
+        self.dropped += _samples(skipped)
+        return skipped
 
-    def release(self, worker: int, units: int | None = None) -> None:
+    def release(self, worker: int, units: int | None = None) -> tuple[Unit, ...]:
         """The worker gives up the newest units that it has, or all; what it handed in is not among them."""
         leased = self._leased.get(worker, deque())
         count = len(leased) if units is None else units
-        self._returned.extend([leased.pop() for _ in range(count)][::-1])
+        returned = [leased.pop() for _ in range(count)][::-1]
         if units is None:
-            self._returned.extend(self._again.pop(worker, ()))
+            returned.extend(self._again.pop(worker, ()))
+        self._returned.extend(returned)
+        return tuple(returned)
 
     def leased_by(self, worker: int) -> int:
         """How many units this worker has, and has not handed in."""

@@ -1,0 +1,154 @@
+"""What became of every sample, from a trace and what was lost with crashes: it always adds up.
+
+Of work that the runtime gave out every sample is known. Of batches that workers brought along only numbers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paceline.core.messages import (
+    ApplyUpdate,
+    BatchSkipped,
+    DataOpened,
+    DiscardGradient,
+    Gradient,
+    GradientArrived,
+    Record,
+    Unit,
+    UnitsReturned,
+)
+from paceline.recording.observer import Observer
+
+SKIPPED = 255
+
+
+class EpochBalance(msgspec.Struct, frozen=True):
+    """samples = applied once + applied again + skipped + open"""
+
+    epoch: int
+    samples: int
+    applied: int  # exactly once
+    applied_again: int  # more than once: never
+    skipped: int  # not finite
+    open: int  # not given out yet, being computed, or without a fate
+
+
+class Balance(msgspec.Struct, frozen=True):
+    """Of a run. Numbers are samples; `*_given_again` count every time."""
+
+    epochs: list[EpochBalance]
+    applied: int
+    skipped: int
+    pending: int  # arrived, without a fate
+    discarded_given_again: int  # late
+    lost_given_again: dict[str, int]  # why their worker gave them back
+    discarded: int  # of batches that workers brought along: nobody can give them again
+    undone: int  # applied after a checkpoint and before a crash; the weights do not have them, they were done again
+
+    @property
+    def adds_up(self) -> bool:
+        return all(not epoch.applied_again for epoch in self.epochs)
+
+
+class Ledger(Observer):
+    """Give it every record, then ask for the balance."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Gradient, GradientArrived] = {}
+        self._epochs: dict[int, np.ndarray[Any, Any]] = {}  # how often each sample was applied; SKIPPED: never will be
+        self._applied = self._skipped = self._discarded = self._late = 0
+        self._lost: dict[str, int] = {}
+        self._data = 0, 0  # samples and epochs, where the group shares a data set
+
+    def observe(self, record: Record) -> None:
+        match record.event:
+            case DataOpened(samples, epochs):
+                self._data = samples, epochs
+            case GradientArrived():
+                self._pending.setdefault(record.event.gradient, record.event)
+            case UnitsReturned(_, units, reason):
+                self._lost[reason] = self._lost.get(reason, 0) + _samples(units)
+            case BatchSkipped(_, samples, units):
+                self._skipped += samples
+                for unit in units:
+                    self._positions(unit)[:] = SKIPPED
+            case _:
+                pass
+        for command in record.commands:
+            match command:
+                case ApplyUpdate(gradients):
+                    for gradient in gradients:
+                        self._apply(self._pending.pop(gradient))
+                case DiscardGradient(gradient):
+                    self._discard(self._pending.pop(gradient))
+                case _:
+                    pass
+
+    def _apply(self, arrived: GradientArrived) -> None:
+        self._applied += arrived.samples
+        for unit in arrived.units:
+            self._positions(unit)[:] += 1
+
+    def _discard(self, arrived: GradientArrived) -> None:
+        if arrived.units:
+            self._late += arrived.samples
+        else:
+            self._discarded += arrived.samples
+
+    def _positions(self, unit: Unit) -> np.ndarray[Any, Any]:
+        """The entries of these samples: parts of a data set lie between each other."""
+        last = unit.part + (unit.end - 1) * unit.parts
+        counts = self._epochs.get(unit.epoch)
+        if counts is None or len(counts) <= last:
+            grown = np.zeros(max(2 * last, 1024), dtype=np.uint8)
+            if counts is not None:
+                grown[: len(counts)] = counts
+            counts = self._epochs[unit.epoch] = grown
+        return counts[unit.part + unit.begin * unit.parts : last + 1 : unit.parts]
+
+    def balance(self, again: int = 0) -> Balance:
+        """`again`: samples that were applied, and lost with a crash."""
+        samples, epochs = self._data
+        return Balance(
+            [self._epoch(epoch, samples) for epoch in range(epochs)],
+            self._applied,
+            self._skipped,
+            sum(arrived.samples for arrived in self._pending.values()),
+            self._late,
+            dict(self._lost),
+            self._discarded,
+            again,
+        )
+
+    def _epoch(self, epoch: int, samples: int) -> EpochBalance:
+        counts = np.zeros(samples, dtype=np.uint8)
+        seen = self._epochs.get(epoch, counts)[:samples]
+        counts[: len(seen)] = seen
+        once, skipped, never = (int((counts == value).sum()) for value in (1, SKIPPED, 0))
+        return EpochBalance(epoch, samples, once, samples - once - skipped - never, skipped, never)
+
+
+def _samples(units: Iterable[Unit]) -> int:
+    return sum(unit.samples for unit in units)
+
+
+def undone(lost: Iterable[Record], kept: Iterable[Record]) -> int:
+    """Samples that were applied and lost with a crash. `kept`: the trace, where some of their gradients arrived."""
+    arrived: dict[Gradient, int] = {}
+    applied: list[Gradient] = []
+    for record in lost:
+        if isinstance(record.event, GradientArrived):
+            arrived[record.event.gradient] = record.event.samples
+        for command in record.commands:
+            if isinstance(command, ApplyUpdate):
+                applied.extend(command.gradients)
+    missing = {gradient for gradient in applied if gradient not in arrived}
+    for record in kept if missing else ():
+        if isinstance(record.event, GradientArrived) and record.event.gradient in missing:
+            arrived[record.event.gradient] = record.event.samples
+    return sum(arrived[gradient] for gradient in applied)
