@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, ProtocolError
-from paceline.core.messages import Unit, WorkerReturned
+from paceline.core.messages import WorkerReturned
 from paceline.experiment.group import Group
 from paceline.experiment.resuming import find_resumption, newest
 from paceline.experiment.run_files import CHECKPOINTS, Configuration, RunFiles
@@ -244,15 +244,6 @@ def test_what_a_worker_had_is_given_to_it_again_in_its_order() -> None:
     assert (again.lease(0, 4), again.lease(0, 4)) == (first, second)
     again.release(1)
     assert again.remaining == 12 and again.leased == 8
-
-
-def test_each_begins_with_what_was_kept_for_it_and_where_nothing_is_left_with_nothing() -> None:
-    ledger = WorkLedger(3, 1)
-    for worker in (0, 1, 2):
-        ledger.promise(worker, 2)
-    assert ledger.leased == 3 and ledger.leased_by(0) == 0
-    assert ledger.lease(1, 2) == Unit(0, 2, 3) and ledger.lease(2, 2) is None
-    assert ledger.lease(0, 1) == Unit(0, 0, 1) and ledger.lease(0, 2) == Unit(0, 1, 2)  # it takes less at a time
 
 
 def test_a_run_is_over_when_nobody_has_anything_left_to_do() -> None:

@@ -48,6 +48,7 @@ from paceline.lifecycle.messages import (
     WorkDropped,
     WorkRequested,
 )
+from paceline.lifecycle.opening import Opening
 from paceline.lifecycle.orders import Orders, TimedOrders
 from paceline.lifecycle.rounds import Round
 from paceline.lifecycle.samples import Samples
@@ -83,14 +84,14 @@ class Lifecycle:
         self.round = Round()
         self.samples = Samples(epochs)
         self.wanted = len(workers)  # the size that the group should have
-        self.begun = False
-        self._has_a_model = False
+        self.begun = self._has_a_model = False  # a group that is resumed has begun, and has no model yet
         self._least = least
         self._most = most
         self._together = together
         self.trains = trains
         self.next_worker = max(workers, default=-1) + 1
         self.parked: dict[int, Seat] = {}  # in the order in which they ran out of work
+        self._opening = Opening()
         self._replaced = 0  # in a row
         self.ended = 0  # processes
         self._outputs: list[Output] = []
@@ -127,6 +128,8 @@ class Lifecycle:
         """Take in one event, and return what is to be done, in order."""
         outputs = self._outputs = self._orders.outputs = []
         self._handlers[type(event)](event, now)
+        for seat in self._opening.answered():
+            self._give_work(seat, now)
         if self.parked:
             self._employ_parked(now)
         return outputs
@@ -177,6 +180,7 @@ class Lifecycle:
             return
         seat.pushed = event.number
         seat.slot_used = True
+        self._opening.push(seat)
         seat.interrupted = False
         self._replaced = 0
         if self.trains:
@@ -207,7 +211,7 @@ class Lifecycle:
     def _request(self, event: WorkRequested, now: float) -> None:
         seat = self.seats[event.seat]
         if seat.state in ON_THEIR_WAY_OUT:
-            self._dismiss_if_leaving(seat, now)
+            self._give_work(seat, now)
             return
         if seat.state in (State.STARTING, State.READY):
             raise ConfigurationError(
@@ -219,6 +223,12 @@ class Lifecycle:
         seat.work = event.work
         if self.samples.open(event.work, seat.index, self.seats.values(), len(self.active)):
             self._outputs.append(Record(now, DataOpened(event.work.samples, self.samples.epochs)))
+        self._opening.ask(seat)
+
+    def _give_work(self, seat: Seat, now: float) -> None:
+        if seat.state in ON_THEIR_WAY_OUT:
+            self._dismiss_if_leaving(seat, now)
+            return
         unit = None if seat.state is State.FINISHING else self.samples.lease(seat)
         if unit is not None or seat.state is State.FINISHING or self.samples.has_leased(seat):
             seat.asks = False
@@ -265,6 +275,7 @@ class Lifecycle:
         self._begin(ready)
         for seat in ready:
             self._join(seat, now)
+        self._opening.begin(ready)
 
     def _begin(self, seats: Sequence[Seat]) -> None:
         self._has_a_model = True

@@ -48,8 +48,6 @@ class Samples:
             static = work.sharding == "static"
             self.ledger = WorkLedger(work.samples, self.epochs, len(seats) if static else 1)
             for part, seat in enumerate(seats):
-                if not static and seat.state is State.MEMBER:  # what each begins with does not hang on who asks first
-                    self.ledger.promise(seat.worker, work.batch_size)
                 if static:
                     seat.part = part
                     if seat.state in (State.DISMISSED, State.GONE):

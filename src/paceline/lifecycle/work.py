@@ -59,7 +59,7 @@ class WorkLedger:
         self._unowned = [0] if parts == 1 else []  # the parts that are for anybody
         self._returned: deque[Unit] = deque()
         self._leased: dict[int, deque[Unit]] = {}
-        self._again: dict[int, deque[Unit]] = {}  # leased by workers whose processes do not know it yet
+        self._again: dict[int, deque[Unit]] = {}  # leased by workers whose processes are new, and do not know it yet
         self._undecided = 0  # samples of gradients without a fate
 
     def state(self) -> LedgerState:
@@ -107,12 +107,6 @@ class WorkLedger:
         if unit is not None:
             self._leased.setdefault(worker, deque()).append(unit)
         return unit
-
-    def promise(self, worker: int, batch_size: int) -> None:
-        """Keep a unit for a worker that has not asked yet."""
-        unit = self.lease(worker, batch_size)
-        if unit is not None:
-            self._again.setdefault(worker, deque()).append(self._leased[worker].pop())
 
     def _from_part(self, part: int, batch_size: int) -> Unit | None:
         epoch, begin = self._at[part]
