@@ -82,7 +82,7 @@ def test_a_group_replaces_the_dead_grows_and_shrinks_and_loses_no_sample(tmp_pat
     joined = [each.event.worker for each in records if isinstance(each.event, WorkerJoined)]
     assert joined[:3] == [0, 1, 2] and set(joined[3:5]) == {3, 4}
     left = {each.event.worker: each.event.reason for each in records if isinstance(each.event, WorkerLeft)}
-    assert left[1] == "its process died (exit code -9)"
+    assert left[1] == "its process was killed by SIGKILL (out of memory?)"
     assert left[3] == left[4] == "the group was made smaller"
     for index in (2, 3, 4):
         begun_with = json.loads((tmp_path / f"joined-{index}").read_text())

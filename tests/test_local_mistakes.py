@@ -33,7 +33,10 @@ pytestmark = pytest.mark.slow
             functions.another_model,
             r"^the model of worker 1 differs from that of worker 0: it has no parameter '0.weight'$",
         ),
-        (functions.killed_before_the_beginning, r"^worker 1: its process died \(exit code -9\) before the group began"),
+        (
+            functions.killed_before_the_beginning,
+            r"^worker 1: its process was killed by SIGKILL \(out of memory\?\) before the group began",
+        ),
         (functions.no_optimizer, r"`train` must call worker.optimizer\(model, ...\)"),
         (functions.steps_after_the_end, r"^worker \d \(finishing\): pushed a gradient after its work was done"),
     ],

@@ -22,7 +22,7 @@ from paceline.core.messages import (
     WorkerLeft,
 )
 from paceline.experiment import Simulation, simulate
-from paceline.recording.metrics import LongestWait, RunMetrics, Summary, WorkerSummary
+from paceline.recording.metrics import Departure, LongestWait, RunMetrics, Summary, WorkerSummary
 from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record, Trace
 
@@ -132,6 +132,7 @@ def test_a_member_that_leaves_while_it_waits_waited_until_then() -> None:
     ]
     summary = measured(records, 8.0)
     assert summary.workers == [WorkerSummary(0, 1, 0.0, 8.0), WorkerSummary(1, 1, 1.5, 2.5)]
+    assert summary.departures == [Departure(1, 2.5, "failed")]
     assert summary.waiting_seconds == 1.5 and summary.waiting_share == 1.5 / 10.5
     assert summary.longest_wait == LongestWait(1, 1.0, 1.5, "worker 1 waits for worker 0")
     assert summary.supersteps == 1  # worker 0 is all that is left

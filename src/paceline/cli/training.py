@@ -15,6 +15,7 @@ from typer import Exit
 
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.group import Group, size_of
+from paceline.experiment.resuming import TornCheckpointWarning
 from paceline.experiment.run_files import Origin, fresh_directory, read_configuration
 from paceline.experiment.script import script_functions
 from paceline.experiment.simulation import policy_for
@@ -155,8 +156,9 @@ def _run(
     timeline = Timeline(GANTT_SECONDS)
     if not request.as_json:
         errors.print(f"{name}: {directory}", style="dim", highlight=False, markup=False, soft_wrap=True)
-    with view_of(name, errors, quiet=request.as_json) as view, warnings.catch_warnings():
+    with view_of(name, errors, quiet=request.as_json) as view, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("ignore")  # what launch warns of is said below, in one line
+        warnings.simplefilter("always", TornCheckpointWarning)
         result = launch(
             train,
             policy=name,
@@ -175,6 +177,10 @@ def _run(
             group=request.group,
             observers=[timeline, view],
         )
+    for warning in told:
+        print(f"paceline: {warning.message}", file=sys.stderr)
+    for gone in result.summary.departures:
+        print(f"paceline: worker {gone.worker} left after {gone.seconds:.1f} s: {gone.reason}", file=sys.stderr)
     if result.evaluation_problem:
         print(f"paceline: {name}: the last evaluation failed: {result.evaluation_problem}", file=sys.stderr)
         print(f"paceline: {name}: {_left_behind(result)}", file=sys.stderr)

@@ -15,6 +15,10 @@ AUTO = "auto"
 SAME = ("train", "policy", "epochs", "seed", "lr_scaling", "stale")
 
 
+class TornCheckpointWarning(UserWarning):
+    """A checkpoint was refused, and the one before it taken."""
+
+
 class Resumption(NamedTuple):
     run_dir: Path
     checkpoint: Checkpoint
@@ -54,7 +58,7 @@ def newest(run_dir: Path) -> Checkpoint:
             return read_checkpoint(directory)
         except TornCheckpointError as torn:
             problem = str(torn)
-            warnings.warn(f"{torn}; the one before it is taken", stacklevel=4)
+            warnings.warn(f"{torn}; the one before it is taken", TornCheckpointWarning, stacklevel=4)
     raise ConfigurationError(problem)
 
 

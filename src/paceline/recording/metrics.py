@@ -6,6 +6,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from paceline.core.messages import (
+    AT_THE_END,
     ApplyUpdate,
     Command,
     DiscardGradient,
@@ -48,6 +49,14 @@ class LongestWait(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Departure(msgspec.Struct, frozen=True):
+    """A worker that left before its work was done."""
+
+    worker: int
+    seconds: float
+    reason: str
+
+
 class Summary(msgspec.Struct, frozen=True):
     """What one run came to. Waiting runs from a push to the release after it, or to the end of the run."""
 
@@ -68,6 +77,7 @@ class Summary(msgspec.Struct, frozen=True):
     supersteps: int  # how often all members went on together
     longest_wait: LongestWait | None
     workers: list[WorkerSummary]
+    departures: list[Departure] = []
 
 
 class _Worker:
@@ -95,6 +105,7 @@ class RunMetrics(Observer):
         self._updates = self._pushes = self._applied = self._discarded = self._interrupted = self._supersteps = 0
         self._max_lead = self._max_staleness = self._staleness = 0
         self._longest: LongestWait | None = None
+        self._departures: list[Departure] = []
 
     def observe(self, record: Record) -> None:
         event = record.event
@@ -102,7 +113,7 @@ class RunMetrics(Observer):
         if isinstance(event, GradientArrived):
             self._note_gradient(event, record)
         elif isinstance(event, WorkerLeft):
-            self._note_leaving(event.worker, record.now)
+            self._note_leaving(event, record.now)
         released = self._note_commands(record.commands, record.now)
         if kind is PolicyChanged:
             self._note_reason(record.reason)
@@ -156,8 +167,11 @@ class RunMetrics(Observer):
         worker.reason = record.reason
         self._versions[gradient] = event.version
 
-    def _note_leaving(self, worker_id: int, now: float) -> None:
+    def _note_leaving(self, event: WorkerLeft, now: float) -> None:
+        worker_id = event.worker
         worker = self._workers.get(worker_id)
+        if event.reason not in AT_THE_END and all(known.worker != worker_id for known in self._departures):
+            self._departures.append(Departure(worker_id, now, event.reason))
         if worker is not None and worker.left is None:  # it may never have been let in, or leave twice
             self._stop_waiting(worker_id, worker, now)
             worker.left = now
@@ -222,4 +236,5 @@ class RunMetrics(Observer):
             supersteps=self._supersteps,
             longest_wait=self._longest,
             workers=summaries,
+            departures=self._departures,
         )

@@ -6,6 +6,7 @@ here is only when to measure, when to evaluate, and when the run is over.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -235,7 +236,7 @@ class LocalServer:
                 " `if __name__ == '__main__':`"
             )
         if self.lifecycle.seats[seat].state is not State.GONE:
-            self._deliver(ProcessDied(seat, f"its process died (exit code {exit_code})"))
+            self._deliver(ProcessDied(seat, _cause(exit_code)))
         self.port.close_process(seat)
 
     def _deliver(self, event: GroupEvent) -> None:
@@ -250,3 +251,12 @@ class LocalServer:
         for wanted in self._control.requests():
             self._deliver(SizeRequested(wanted))
             self._control.acknowledge(self.lifecycle.wanted)
+
+
+def _cause(exit_code: int | None) -> str:
+    """Why a process ended, in words."""
+    if exit_code is None or exit_code >= 0:
+        return f"its process died (exit code {exit_code})"
+    name = signal.Signals(-exit_code).name
+    hint = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a segmentation fault)"}.get(name, "")
+    return f"its process was killed by {name}{hint}"
