@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from paceline.core.errors import ConfigurationError, TraceError
-from paceline.core.messages import ApplyUpdate, Gradient, GradientArrived, SendParameters, WorkerJoined
+from paceline.core.messages import ApplyUpdate, Gradient, GradientArrived, SendParameters, UpdateRule, WorkerJoined
 from paceline.experiment import Simulation, Slowdown, run_directory, simulate
 from paceline.policies import POLICIES, Policy, policy
 from paceline.policies.ssp import SSP
 from paceline.recording.observer import Observer, observe_methods
-from paceline.recording.progress_log import Measurement
+from paceline.recording.progress_log import Evaluation, Measurement, MetricsWriter
 from paceline.recording.replay import first_difference, replay
-from paceline.recording.trace import FORMAT, Record, Trace, TraceWriter
+from paceline.recording.trace import FORMAT, Record, RecordingError, Trace, TraceWriter, cut_to
 
 EVENTFUL = Simulation(
     intervals=(1.0, 1.3, 1.9, 2.6),
@@ -302,3 +302,48 @@ def test_observers_that_see_no_records_are_left_out_of_the_driver() -> None:
 
     seeing, inheriting = Seeing(), Inheriting()
     assert observe_methods([Blind(), seeing, Observer(), inheriting]) == (seeing.observe, inheriting.observe)
+
+
+def test_a_full_disk_is_reported_once(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    with pytest.raises(RecordingError, match=r"^/dev/full: cannot be written: No space left on device$"):
+        TraceWriter(full, "bsp")
+    writer = TraceWriter(tmp_path / "trace.jsonl", "bsp")
+    writer._file.close()
+    writer._file = full.open("wb")
+    with pytest.raises(RecordingError, match="No space left"):
+        writer.close(1.0)
+    writer.observe(Record(0.0, WorkerJoined(0)))  # nothing more is said
+    writer.close(1.0)
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl")
+    metrics.close()
+    metrics._file = full.open("wb", buffering=0)
+    evaluation = Evaluation(0.0, 1, 1, {})
+    with pytest.raises(RecordingError, match=r"metrics.jsonl: cannot be written: No space left"):
+        metrics.evaluated(evaluation)
+    metrics.evaluated(evaluation)
+    metrics.close()
+
+
+def test_a_trace_goes_on_after_what_is_kept_and_the_rest_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    writer = TraceWriter(path, "bsp")
+    rule = UpdateRule("SGD", "linear", "none")
+    writer.begun(rule)
+    writer.observe(Record(0.0, WorkerJoined(0)))
+    kept = writer.bytes
+    writer.observe(Record(1.0, WorkerJoined(1)))
+    assert writer.bytes > kept
+    writer._file.close()  # as if it had been killed
+    for number in (1, 2):
+        beside = cut_to(path, kept)
+        assert beside == tmp_path / f"trace.lost-{number}.jsonl" and b'"worker":1' in beside.read_bytes()
+        again = TraceWriter(path, "bsp", after=kept)
+        with pytest.raises(ConfigurationError, match=r"its updates were made with .* and would go on with"):
+            again.begun(UpdateRule("Adam", "sqrt", "none"))
+        again.begun(rule)
+        again.observe(Record(2.0, WorkerJoined(1)))
+        again.close(3.0)
+        trace = Trace(path)
+        assert [record.now for record in trace] == [0.0, 2.0] and trace.records == 2
+    assert cut_to(path, path.stat().st_size) is None

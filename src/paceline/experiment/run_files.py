@@ -19,7 +19,7 @@ from paceline.experiment.group import Group
 from paceline.recording.metrics import Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
-from paceline.recording.trace import TraceWriter, cut_to
+from paceline.recording.trace import RecordingError, TraceWriter, cut_to
 from paceline.runtimes.local.control import Control
 from paceline.training.checkpoint import Facts, save_state
 
@@ -114,12 +114,18 @@ class RunFiles(Observer):
         if self._finished:
             return
         self._finished = True
+        failed = self.trace.failed
         self.trace.close(end)
         self.metrics.close()
-        if result is not None:
-            state, summary, samples = result
+        if result is None:
+            return
+        state, summary, samples = result
+        try:
             self._write("summary.json", summary)
             save_state(state, self.directory / MODEL, {"policy": self._policy, "samples": str(samples)})
+        except OSError as problem:
+            if not failed:  # otherwise it was said
+                raise RecordingError(f"{self.directory}: cannot be written: {problem.strerror or problem}") from None
 
     def _write(self, name: str, content: Any) -> None:
         (self.directory / name).write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")

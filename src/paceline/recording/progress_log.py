@@ -15,7 +15,7 @@ import msgspec
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Estimates
 from paceline.recording.observer import Observer
-from paceline.recording.trace import Record
+from paceline.recording.trace import Record, RecordingError
 
 
 class Measurement(msgspec.Struct, frozen=True, tag=True):
@@ -59,6 +59,8 @@ class MetricsWriter(Observer):
             self._file: BinaryIO = path.open("ab" if goes_on else "wb", buffering=0)
         except OSError as problem:
             raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
+        self._path = path
+        self._failed = False
         self._every = every
         self._next = 0.0
 
@@ -80,7 +82,12 @@ class MetricsWriter(Observer):
             self._write(Choice(record.now, record.estimates))
 
     def _write(self, line: Line) -> None:
-        self._file.write(msgspec.json.encode(line) + b"\n")
+        try:
+            if not self._failed:
+                self._file.write(msgspec.json.encode(line) + b"\n")
+        except OSError as problem:
+            self._failed = True  # and not again: the run ends
+            raise RecordingError(f"{self._path}: cannot be written: {problem.strerror}") from None
 
     def close(self) -> None:
         self._file.close()

@@ -5,6 +5,7 @@ Everything that people look at afterwards is computed from this file, and a repl
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from paceline.core.errors import ConfigurationError, TraceError
+from paceline.core.errors import ConfigurationError, PacelineError, TraceError
 from paceline.core.messages import Record as Record
 from paceline.core.messages import UpdateRule
 from paceline.recording.observer import Observer
@@ -38,6 +39,10 @@ class Closing(msgspec.Struct, frozen=True):
     records: int
 
 
+class RecordingError(PacelineError):
+    """What a run should leave behind cannot be written; the message says where and why."""
+
+
 class TraceWriter(Observer):
     """Writes a trace as the run goes on. Without `close` it has no closing line and reads as cut off.
 
@@ -50,6 +55,7 @@ class TraceWriter(Observer):
     ) -> None:
         """`after`: go on after so many bytes of the file that is there; see `cut_to`."""
         self._path = path
+        self.failed = False
         try:
             self._file: BinaryIO = path.open("wb" if after is None else "r+b")
         except OSError as problem:
@@ -98,15 +104,31 @@ class TraceWriter(Observer):
         self._flush()
 
     def close(self, end: float) -> None:
-        with self._file:
-            self._write(Closing(end, self._records))
+        self._write(Closing(end, self._records))
+        self._flush()
+        self._file.close()
 
     def _flush(self) -> None:
-        self._file.flush()
         self._flushed_at = self._clock()
+        if not self.failed:
+            try:
+                self._file.flush()
+            except OSError as problem:
+                self._fail(problem)
 
     def _write(self, line: msgspec.Struct) -> None:
-        self._file.write(self._encoder.encode(line) + b"\n")
+        if not self.failed:
+            try:
+                self._file.write(self._encoder.encode(line) + b"\n")
+            except OSError as problem:
+                self._fail(problem)
+
+    def _fail(self, problem: OSError) -> None:
+        """Once: whatever ends the run after this shall not be about the same again."""
+        self.failed = True
+        with contextlib.suppress(OSError):  # what it still holds cannot be written either
+            self._file.close()
+        raise RecordingError(f"{self._path}: cannot be written: {problem.strerror}") from None
 
 
 def cut_to(path: Path, size: int) -> Path | None:

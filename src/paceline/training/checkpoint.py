@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -81,8 +82,8 @@ def write_checkpoint(below: Path, snapshot: Snapshot) -> Path:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(mode=0o700)
     try:
-        save_file(_separate(snapshot.model), unfinished / MODEL, metadata={"updates": str(snapshot.facts.updates)})
-        save_file(snapshot.tensors, unfinished / TRAINING)
+        _save(_separate(snapshot.model), unfinished / MODEL, {"updates": str(snapshot.facts.updates)})
+        _save(snapshot.tensors, unfinished / TRAINING)
         checksums = {name: _checksum(unfinished / name) for name in (MODEL, TRAINING)}
         written = _Written(FORMAT, checksums, snapshot.facts, snapshot.structure)
         (unfinished / STATE).write_bytes(msgspec.json.encode(written))
@@ -112,7 +113,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         training = put_together(written.training, tensors)
     except OSError as problem:
         raise TornCheckpointError(f"{directory}: cannot be read as a checkpoint: {problem}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as problem:
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, SafetensorError) as problem:
         raise TornCheckpointError(f"{directory}: is no whole checkpoint: {problem}") from None
     return Checkpoint(written.facts, model, training)
 
@@ -126,8 +127,12 @@ def save_state(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str]
     """Write it whole or not at all. Tied tensors are written once per key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(UNFINISHED)
-    save_file(_separate(state), unfinished, metadata=dict(facts))
-    os.replace(unfinished, path)
+    try:
+        _save(_separate(state), unfinished, facts)
+        os.replace(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def load_state(path: Path) -> dict[str, Tensor]:
@@ -135,6 +140,13 @@ def load_state(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except Exception as problem:  # safetensors has an error class of its own, and passes on those of the file system
         raise ConfigurationError(f"{path}: cannot be read as a model's state: {problem}") from None
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
+    try:
+        save_file(dict(tensors), path, metadata=None if facts is None else dict(facts))
+    except SafetensorError as problem:  # it has the file system's errors as text
+        raise OSError(str(problem)) from None
 
 
 def _separate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
