@@ -32,6 +32,7 @@ from paceline.policies import policy
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace
 from paceline.runtimes.intervals import Interval, interval_of
+from paceline.runtimes.local.checkpoints import figure_of
 from paceline.training.checkpoint import (
     MODEL,
     STATE,
@@ -225,6 +226,23 @@ def test_two_processes_are_never_at_the_same_run(tmp_path: Path) -> None:
         RunFiles(tmp_path / "run", TOLD, anew=True),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("figures", "name", "worth"),
+    [
+        ({"loss": 0.5, "accuracy": 0.9}, "accuracy", 0.9),
+        ({"other": 1.0, "loss": 0.5}, "loss", -0.5),
+        ({"bleu": 30.0}, "bleu", 30.0),
+        ({"accuracy": float("nan"), "loss": 0.5}, "loss", -0.5),
+    ],
+)
+def test_states_are_compared_by_accuracy_else_loss_else_the_first_figure(
+    figures: dict[str, float], name: str, worth: float
+) -> None:
+    figure = figure_of(figures)
+    assert figure is not None and (figure.name, figure.worth) == (name, worth)
+    assert figure_of({}) is None is figure_of({"loss": float("inf")})
 
 
 # -- the decision core --

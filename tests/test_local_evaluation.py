@@ -36,6 +36,9 @@ def test_training_goes_on_while_an_evaluation_takes_its_time(tmp_path: Path) -> 
     assert 16 <= first.samples < last.samples == result.samples == functions.SAMPLES * 2
     assert first.version < last.version == result.summary.updates
     assert last.figures == {"weight": pytest.approx(float(result.model_state["0.weight"].sum()))}
+    best = max(result.evaluations, key=lambda evaluation: evaluation.figures["weight"])
+    kept = load_state(run / "checkpoints" / "best.safetensors")
+    assert best.figures == {"weight": pytest.approx(float(kept["0.weight"].sum()))}
     records = list(Trace(run / "trace.jsonl"))
     later = [each for each in records if each.now > first.seconds and isinstance(each.event, GradientArrived)]
     assert len(later) >= last.version - first.version

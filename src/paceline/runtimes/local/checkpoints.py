@@ -7,24 +7,54 @@ due, every worker is asked to send it along with its next push, and once all hav
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import safe_open
+from torch import Tensor
+
 from paceline.core.errors import PacelineError
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.resumption import state_of
+from paceline.recording.progress_log import Evaluation
 from paceline.runtimes.intervals import Interval
 from paceline.runtimes.local.port import LocalPort
-from paceline.training.checkpoint import Facts, Snapshot, checkpoints_in, snapshot_of, write_checkpoint
+from paceline.training.checkpoint import Facts, Snapshot, checkpoints_in, save_state, snapshot_of, write_checkpoint
 
+BEST, WORTH = "best.safetensors", "worth"
 PATIENCE = 30.0  # seconds that a checkpoint waits for workers to tell what they know
 
 
 class CheckpointFailedError(PacelineError):
     """A checkpoint could not be written; the message says why, and which one is the last good one."""
+
+
+class Figure(NamedTuple):
+    name: str
+    value: float
+
+    @property
+    def worth(self) -> float:
+        """The more, the better."""
+        return -self.value if self.name == "loss" else self.value
+
+
+def figure_of(figures: Mapping[str, float]) -> Figure | None:
+    """By which states are compared: the accuracy, else the loss, else whatever came first."""
+    known = [name for name in ("accuracy", "loss", *figures) if name in figures and math.isfinite(figures[name])]
+    return Figure(known[0], figures[known[0]]) if known else None
+
+
+def _worth_of(path: Path) -> float | None:
+    """Of the best state of a run that is resumed."""
+    if not path.exists():
+        return None
+    with safe_open(path, "pt") as file:
+        return float((file.metadata() or {}).get(WORTH, "-inf"))
 
 
 class CheckpointOptions(NamedTuple):
@@ -42,10 +72,24 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1, "paceline checkpoints")
         self._writing: Future[Path] | None = None
         self._last = (0.0, 0, 0)  # seconds, samples, updates
+        self._saving: list[Future[None]] = []  # the best state
+        self._best: float | None = None
         self._asked_at: float | None = None  # since when workers are asked what they know
+
+    def evaluated(self, evaluation: Evaluation, state: Callable[[], dict[str, Tensor]]) -> None:
+        """Keep the state that was evaluated if it is the best so far. `state`: gives a copy of it."""
+        figure = figure_of(evaluation.figures)
+        if figure is None or (self._best is not None and figure.worth <= self._best):
+            return
+        self._best = figure.worth
+        facts = {"samples": str(evaluation.samples), "updates": str(evaluation.version), figure.name: str(figure.value)}
+        self._saving.append(
+            self._writer.submit(save_state, state(), self._directory / BEST, {**facts, WORTH: repr(figure.worth)})
+        )
 
     def resumed_at(self, seconds: float, samples: int, updates: int) -> None:
         self._last = seconds, samples, updates
+        self._best = _worth_of(self._directory / BEST)
 
     def look(self, now: float) -> None:
         """Between two events: begin one if it is due, and finish it if all is known."""
@@ -93,8 +137,10 @@ class Checkpoints:
         if self._writing is not None and self._writing.done():
             writing, self._writing = self._writing, None
             self._check(writing)
+        while self._saving and self._saving[0].done():
+            self._check(self._saving.pop(0))
 
-    def _check(self, writing: Future[Path]) -> None:
+    def _check(self, writing: Future[Any]) -> None:
         try:
             writing.result()
         except OSError as problem:
@@ -110,6 +156,8 @@ class Checkpoints:
             if self._writing is not None:
                 writing, self._writing = self._writing, None
                 self._check(writing)
+            for saving in self._saving:
+                self._check(saving)
             if ended_at is not None and self._port.aggregation is not None and self._port.store.version:
                 self._check(self._writer.submit(self._write, self._snapshot(ended_at)))
         finally:

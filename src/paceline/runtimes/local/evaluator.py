@@ -73,6 +73,11 @@ class Evaluations:
             self._started = 0
             self._tell(Evaluation(asked.seconds, asked.samples, asked.version, finite_or_nan(message.figures)))
 
+    def state(self) -> dict[str, Tensor]:
+        """A copy of what was evaluated last, while its figures are told."""
+        assert self._segment is not None
+        return {key: tensor.clone() for key, tensor in self._segment.state().items()}
+
     def _replace(self) -> None:
         """An evaluator that dies is replaced: training has nothing to do with it."""
         assert self._evaluator is not None

@@ -29,6 +29,7 @@ from paceline.lifecycle.messages import (
 from paceline.lifecycle.resumption import resume
 from paceline.lifecycle.seats import State
 from paceline.recording.observer import Observer
+from paceline.recording.progress_log import Evaluation
 from paceline.runtimes.driver import Driver
 from paceline.runtimes.local.channel import ClosedError
 from paceline.runtimes.local.checkpoints import CheckpointOptions, Checkpoints
@@ -97,7 +98,7 @@ class LocalServer:
         self._control = control
         self._clock = clock
         self._began: float | None = None
-        self._evaluations = Evaluations(launcher, self.loop, self._gauge.tell, evaluate_every)
+        self._evaluations = Evaluations(launcher, self.loop, self._note_evaluation, evaluate_every)
         self._checkpoints = None if checkpoints is None else Checkpoints(checkpoints, self.lifecycle, self.port)
         if resumed is not None:
             facts = resumed.facts
@@ -150,6 +151,11 @@ class LocalServer:
             if self._evaluations.last_is_known(self.port.store, self.port.replicas, ended_at):
                 return
             self._turn(TICK)
+
+    def _note_evaluation(self, evaluation: Evaluation) -> None:
+        self._gauge.tell(evaluation)
+        if self._checkpoints is not None:
+            self._checkpoints.evaluated(evaluation, self._evaluations.state)
 
     def _turn(self, patience: float) -> None:
         """An evaluation that fails ends the run; where nobody trains any more, the result is there all the same."""
