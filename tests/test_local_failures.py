@@ -18,6 +18,7 @@ from record_keeper import RecordKeeper
 from paceline.core.messages import InterruptWorker, Record, WorkerJoined, WorkerLeft
 from paceline.experiment.training import launch
 from paceline.recording.observer import Observer
+from paceline.runtimes.local.port import WorkerFailedError, WorkerFailedWarning
 
 pytestmark = pytest.mark.slow
 
@@ -103,3 +104,20 @@ def test_a_last_evaluation_that_fails_does_not_lose_the_result(tmp_path: Path) -
     assert result.samples == functions.SAMPLES and result.evaluations == []
     assert "the disk is full" in result.evaluation_problem
     assert (tmp_path / "run" / "checkpoints" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("text", ["bsp", "asp", "ssp", "elastic-bsp", "backup:k=2"])
+def test_a_worker_that_raises_is_named_and_the_others_go_on(text: str) -> None:
+    with pytest.warns(WorkerFailedWarning, match=r"^worker 1 raised:\nTraceback(.|\n)*The others go on\.$"):
+        result = launch(functions.raises_later, workers=3, policy=text, epochs=2)
+    assert result.samples == 2 * functions.SAMPLES
+    (gone,) = result.summary.departures
+    assert (gone.worker, gone.reason) == (1, "it raised RuntimeError: a bug in the user's loop")
+
+
+def test_if_the_last_worker_raises_the_run_fails_with_its_traceback() -> None:
+    with (
+        pytest.warns(WorkerFailedWarning),
+        pytest.raises(WorkerFailedError, match="a bug in everybody"),
+    ):
+        launch(functions.everybody_raises, workers=2)

@@ -395,6 +395,22 @@ def raises(worker: Worker) -> None:
     loop(worker, "sgd")
 
 
+def raises_later(worker: Worker) -> None:
+    """Worker 1 has a bug that shows with its second batch."""
+    net = model()
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
+    for number, (x, y) in enumerate(worker.batches(data(), batch_size=BATCH)):
+        if worker.index == 1 and number == 1:
+            raise RuntimeError("a bug in the user's loop")
+        push(optimizer, F.cross_entropy(net(x), y))
+        time.sleep(0.01)
+
+
+def everybody_raises(worker: Worker) -> None:
+    worker.optimizer(model(), torch.optim.SGD, lr=0.1)
+    raise RuntimeError("a bug in everybody's loop")
+
+
 def exits(worker: Worker) -> None:
     if worker.index == 1:
         sys.exit("enough of this")

@@ -27,6 +27,7 @@ from paceline.report.gantt import gantt, legend
 from paceline.report.live import view_of
 from paceline.report.tables import TrainingRow, training_table, verdict
 from paceline.runtimes.intervals import interval_of
+from paceline.runtimes.local.port import WorkerFailedWarning
 
 GANTT_SECONDS = 2.0
 DEFAULT_WORKERS = "2"
@@ -158,7 +159,8 @@ def _run(
         errors.print(f"{name}: {directory}", style="dim", highlight=False, markup=False, soft_wrap=True)
     with view_of(name, errors, quiet=request.as_json) as view, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("ignore")  # what launch warns of is said below, in one line
-        warnings.simplefilter("always", TornCheckpointWarning)
+        for kind in (TornCheckpointWarning, WorkerFailedWarning):
+            warnings.simplefilter("always", kind)
         result = launch(
             train,
             policy=name,

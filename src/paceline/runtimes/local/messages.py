@@ -60,6 +60,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 class Failed(msgspec.Struct, frozen=True, tag=True):
     problem: str  # a traceback, or one sentence
     wrong_input: bool = False  # it is about what the user gave, not about how the run went
+    ends_the_run: bool = True  # not an error of the user's own in one worker, which the others may survive
 
 
 ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Kept | Finished | Failed

@@ -44,6 +44,10 @@ class WorkerFailedError(PacelineError):
     """A worker's function raised, or its process died; the message says which, and why the run cannot go on."""
 
 
+class WorkerFailedWarning(UserWarning):
+    """A worker's function raised, and the others go on; the message is its traceback."""
+
+
 class LocalPort:
     def __init__(
         self,

@@ -246,7 +246,7 @@ def _problem_of(who: str, act: Callable[[], Any]) -> Failed | None:
     except ClosedError:
         raise
     except (Exception, SystemExit):
-        return Failed(f"{who} raised:\n{traceback.format_exc()}")
+        return Failed(f"{who} raised:\n{traceback.format_exc()}", ends_the_run=False)
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+import warnings
 from collections.abc import Callable, Sequence
 
 from typing_extensions import assert_never
@@ -49,7 +50,7 @@ from paceline.runtimes.local.messages import (
     Skip,
     ToServer,
 )
-from paceline.runtimes.local.port import LocalPort, WorkerFailedError
+from paceline.runtimes.local.port import LocalPort, WorkerFailedError, WorkerFailedWarning
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
 from paceline.training.optimizers import warm_up
@@ -220,8 +221,8 @@ class LocalServer:
                 self._deliver(ModelArrived(seat))
             case Finished():
                 self._deliver(ProcessFinished(seat))
-            case Failed(problem, wrong_input):
-                raise ConfigurationError(problem) if wrong_input else WorkerFailedError(problem)
+            case Failed():
+                self._fail(seat, message)
             case _:
                 assert_never(message)
 
@@ -231,6 +232,15 @@ class LocalServer:
             self.port.take_note(seat)
             self._gauge.note_loss(push.loss)
         self._deliver(GradientPushed(seat, push.number, push.samples, push.units, push.loss))
+
+    def _fail(self, seat: int, failed: Failed) -> None:
+        """An error of the user's own in one worker is the end of that worker; if it was the last, of the run."""
+        problem = failed.problem
+        others = [other for other in self.lifecycle.active if other.index != seat]
+        if failed.ends_the_run or not others or not self.lifecycle.begun:
+            raise ConfigurationError(problem) if failed.wrong_input else WorkerFailedError(problem)
+        warnings.warn(f"{problem}The others go on.", WorkerFailedWarning, stacklevel=2)
+        self._deliver(ProcessDied(seat, f"it raised {problem.strip().splitlines()[-1]}"))
 
     def _note_end(self, process: Started) -> None:
         """The process itself has ended, whatever children of it still hold its pipes."""
