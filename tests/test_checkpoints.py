@@ -19,7 +19,9 @@ from lifecycle_group import LifecycleGroup
 from test_stale_gradients import ASYNCHRONOUS, push, store_of
 from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader, TensorDataset
+from typer.testing import CliRunner
 
+from paceline.cli.app import app
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import WorkerReturned
@@ -354,3 +356,21 @@ def test_a_run_that_was_killed_goes_on_under_every_policy_and_uses_every_sample(
     assert resumed.stdout.startswith(f"{12 * functions.SAMPLES} samples")
     assert first_difference(Trace(tmp_path / "trace.jsonl")) is None
     assert os.listdir(tmp_path / CHECKPOINTS)
+
+
+# -- the commands --
+
+
+@pytest.mark.parametrize("command", ["train", "run"])
+def test_a_run_that_goes_on_is_told_nothing_that_it_knows(command: str, tmp_path: Path) -> None:
+    def problem(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [command, *arguments])
+        assert isinstance(result.exception, ConfigurationError), result.output
+        return str(result.exception)
+
+    assert "or --resume RUN" in problem()
+    assert problem("--resume", str(tmp_path), "--epochs", "3").startswith("epochs cannot be given along with --resume")
+    assert problem("--resume", str(tmp_path), "--keep", "1").startswith("keep cannot be given along with --resume")
+    assert "is this a run directory?" in problem("--resume", str(tmp_path), "--workers", "2")
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(TOLD))
+    assert "was begun by a program: start that again, with resume=" in problem("--resume", str(tmp_path))

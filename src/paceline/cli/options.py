@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from typer import Context, Option
 
@@ -69,18 +69,20 @@ Gantt: TypeAlias = Annotated[
 ]
 
 
-# What may be given along with --resume: how the run is shown and kept, and on what it runs.
-WITH_RESUME = {"resume", "workers", "device", "checkpoint_every", "keep", "target_accuracy", "as_json", "strip"}
+# What may be given along with --resume: how the run is shown, and by how many it goes on.
+WITH_RESUME = {"resume", "workers", "target_accuracy", "as_json", "strip"}
 
 
-def refuse_beside_resume(context: Context) -> None:
-    """All else about a run that goes on is in its directory."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in WITH_RESUME and source is not None and source.name == "COMMANDLINE":
+def given_beside_resume(context: Context) -> dict[str, Any]:
+    """The options that were typed. All else about a run that goes on is in its directory, and refused here."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    for name in typed:
+        if name not in WITH_RESUME:
             raise ConfigurationError(
                 f"{name.replace('_', '-')} cannot be given along with --resume: the run goes on as it began"
             )
+    return {name: context.params[name] for name in typed}
 
 
 def group_from(

@@ -41,7 +41,7 @@ def run_command(
 ) -> None:
     """Run train(worker) of a script on local workers."""
     if resume is not None:
-        options.refuse_beside_resume(context)
+        given = options.given_beside_resume(context)
     elif script is None:
         raise ConfigurationError("which script? A Python file with train(worker); or --resume RUN")
     from paceline.cli.training import TrainingRequest, check, go_on, train_and_compare  # torch takes a second to import
@@ -49,7 +49,7 @@ def run_command(
     from paceline.experiment.script import script_functions
 
     if resume is not None:
-        go_on(resume, context.params)
+        go_on(resume, given)
         return
     assert script is not None
     request = TrainingRequest(

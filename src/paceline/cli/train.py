@@ -47,7 +47,7 @@ def train_command(
 ) -> None:
     """Train a built-in task on local workers, under one policy or under several, one after another."""
     if resume is not None:
-        options.refuse_beside_resume(context)
+        given = options.given_beside_resume(context)
     elif task is None:
         raise ConfigurationError("which task? digits, fashion-mnist or cifar10; or --resume RUN")
     from paceline.cli.training import TrainingRequest, check, go_on, train_and_compare  # torch takes a second to import
@@ -55,7 +55,7 @@ def train_command(
     from paceline.experiment.tasks import TaskOptions, settings_of, task_of
 
     if resume is not None:
-        go_on(resume, context.params)
+        go_on(resume, given)
         return
     assert task is not None
     settings = settings_of(task)

@@ -30,7 +30,6 @@ from paceline.runtimes.intervals import interval_of
 from paceline.runtimes.local.port import WorkerFailedWarning
 
 GANTT_SECONDS = 2.0
-DEFAULT_WORKERS = "2"
 
 
 class TrainingRequest(msgspec.Struct, frozen=True):
@@ -55,13 +54,13 @@ class TrainingRequest(msgspec.Struct, frozen=True):
 
 
 def go_on(run_dir: Path, given: dict[str, Any]) -> None:
-    """Resume the run in this directory. `given`: the options of the command, of which few matter here."""
+    """Resume the run in this directory. `given`: the options that were typed."""
     before = read_configuration(run_dir)
     origin = before.origin
     if origin is None:
         raise ConfigurationError(f"{run_dir}: was begun by a program: start that again, with resume={str(run_dir)!r}")
     group = before.group
-    if given["workers"] != DEFAULT_WORKERS:
+    if "workers" in given:
         number, least, most = size_of(given["workers"])
         group = msgspec.structs.replace(group, workers=number, least=least, most=most)
     request = TrainingRequest(
@@ -74,11 +73,11 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
         stale=before.stale,
         not_finite=before.not_finite,
         evaluate_every=before.evaluate_every,
-        target=given["target_accuracy"],
+        target=given.get("target_accuracy"),
         out=run_dir.parent,
-        as_json=given["as_json"],
-        gantt=given["strip"],
-        checkpoint_every=before.checkpoint_every or given["checkpoint_every"],
+        as_json=given.get("as_json", False),
+        gantt=given.get("strip"),
+        checkpoint_every=before.checkpoint_every or "60s",
         keep=before.keep,
         origin=origin,
     )
