@@ -15,7 +15,7 @@ from lifecycle_group import COMPUTING, FINISHING, LifecycleGroup
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import DeadlinePassed, Gradient, GradientArrived, Unit, WorkerJoined, WorkerLeft
-from paceline.lifecycle.lifecycle import MOST_REPLACEMENTS, Lifecycle
+from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BatchesSkipped,
     BeginGroup,
@@ -34,6 +34,7 @@ from paceline.lifecycle.messages import (
     WorkRequested,
 )
 from paceline.lifecycle.seats import IN_THE_GROUP, TRANSITIONS, Change, Seat, State
+from paceline.lifecycle.staffing import MOST_REPLACEMENTS
 from paceline.lifecycle.work import Work, WorkLedger
 from paceline.policies import policy
 from paceline.recording.ledger import Ledger
@@ -336,7 +337,7 @@ def test_an_interrupted_worker_that_is_asked_to_leave_goes_with_its_answer() -> 
 def test_a_group_grows_and_shrinks_by_its_newest() -> None:
     group = begun(LifecycleGroup("asp", 2, work=Work(100, 2), least=1, most=4))
     group.send(SizeRequested(9))
-    assert group.lifecycle.wanted == 4 and list(group.processes) == [0, 1, 2, 3]
+    assert group.lifecycle.staffing.wanted == 4 and list(group.processes) == [0, 1, 2, 3]
     group.act("enter", 2)
     group.send(SizeRequested(1))
     assert states(group) == [State.MEMBER, State.LEAVING, State.LEAVING, State.DISMISSED]
@@ -344,7 +345,7 @@ def test_a_group_grows_and_shrinks_by_its_newest() -> None:
     assert left(group) == [(1, "the group was made smaller")] and states(group)[1] is State.DISMISSED
     assert Dismiss(1) in group.outputs
     group.send(SizeRequested(0))
-    assert group.lifecycle.wanted == 1
+    assert group.lifecycle.staffing.wanted == 1
     group.finish_all()
     group.check_end()
     assert group.applied.total() == 100
@@ -354,7 +355,7 @@ def test_without_a_range_any_size_may_be_asked_for_but_none_is_no_group() -> Non
     group = begun(LifecycleGroup("asp", 2))
     for wanted, got in ((5, 5), (-3, 1)):
         group.send(SizeRequested(wanted))
-        assert group.lifecycle.wanted == got
+        assert group.lifecycle.staffing.wanted == got
 
 
 def test_a_waiting_worker_and_a_newcomer_are_dismissed_at_once() -> None:

@@ -34,7 +34,7 @@ def state_of(lifecycle: Lifecycle) -> LifecycleState:
         list(lifecycle.parked),
         lifecycle.round.state(),
         lifecycle.samples.state(),
-        lifecycle.wanted,
+        lifecycle.staffing.wanted,
         lifecycle.next_worker,
     )
 
@@ -54,4 +54,4 @@ def resume(lifecycle: Lifecycle, state: LifecycleState) -> None:
     lifecycle.parked.update({index: seats[index] for index in state.parked})
     lifecycle.ended = sum(seat.state is State.GONE for seat in seats.values())
     lifecycle.begun = True
-    lifecycle.wanted, lifecycle.next_worker = state.wanted, state.next_worker
+    lifecycle.staffing.wanted, lifecycle.next_worker = state.wanted, state.next_worker

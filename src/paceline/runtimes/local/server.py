@@ -80,7 +80,8 @@ class LocalServer:
         self.lifecycle = Lifecycle(coordinator, first, least=least, most=most, epochs=epochs)
         if resumed is not None:
             resume(self.lifecycle, resumed.facts.lifecycle)
-            self.lifecycle.wanted = workers if least is None else self.lifecycle.wanted
+            if least is None:
+                self.lifecycle.staffing.wanted = workers
         self.loop = Loop()
         self._gauge = Gauge(observers, epochs)
         self.port = LocalPort(
@@ -266,7 +267,7 @@ class LocalServer:
         assert self._control is not None
         for wanted in self._control.requests():
             self._deliver(SizeRequested(wanted))
-            self._control.acknowledge(self.lifecycle.wanted)
+            self._control.acknowledge(self.lifecycle.staffing.wanted)
 
 
 def _cause(exit_code: int | None) -> str:

@@ -1,0 +1,176 @@
+"""The group itself: its processes, its members, and what is given to them and taken from them.
+
+What happens to a group, and what follows from it, is in paceline.lifecycle.lifecycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.coordinator import Coordinator
+from paceline.core.messages import NO_WORK_LEFT, Event, Record, Unit, UnitsReturned, WorkerJoined, WorkerLeft
+from paceline.lifecycle.messages import BeginGroup, Dismiss, Lease, Output, StartProcess
+from paceline.lifecycle.opening import Opening
+from paceline.lifecycle.orders import Orders, TimedOrders
+from paceline.lifecycle.rounds import Round
+from paceline.lifecycle.samples import Samples
+from paceline.lifecycle.seats import ON_THEIR_WAY_OUT, Change, Seat, State
+from paceline.lifecycle.staffing import Staffing
+
+MADE_SMALLER = "the group was made smaller"
+
+
+class Roster:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        workers: Sequence[int],
+        *,
+        least: int | None = None,
+        most: int | None = None,
+        epochs: int = 1,
+        together: bool = True,
+        trains: bool = True,
+        restarts: int = 0,
+    ) -> None:
+        """`workers`: the ids of the processes that the group begins with.
+
+        `least`, `most` and `restarts`: as in Staffing. `together`: the group begins when the models of all are here;
+        otherwise each joins when it comes. `trains`: there are samples and gradients behind the pushes; otherwise a run
+        only keeps time.
+        """
+        self.coordinator = coordinator
+        self.seats: dict[int, Seat] = {worker: Seat(worker) for worker in workers}
+        self.members: dict[int, Seat] = {}  # by worker id
+        self.round = Round()
+        self.samples = Samples(epochs)
+        self.staffing = Staffing(len(workers), least, most, restarts)
+        self.begun = self._has_a_model = False  # a group that is resumed has begun, and has no model yet
+        self._together = together
+        self.trains = trains
+        self.next_worker = max(workers, default=-1) + 1
+        self.parked: dict[int, Seat] = {}  # in the order in which they ran out of work
+        self._opening = Opening()
+        self.ended = 0  # processes
+        self._outputs: list[Output] = []
+        self._orders = (
+            Orders(coordinator, self.members, self.samples, self.round)
+            if trains
+            else TimedOrders(coordinator, self.members)
+        )
+
+    @property
+    def over(self) -> bool:
+        """Whether every process has come to its end."""
+        return self.ended == len(self.seats)
+
+    @property
+    def active(self) -> list[Seat]:
+        """The processes that the group has, or will have."""
+        return [seat for seat in self.seats.values() if seat.state not in ON_THEIR_WAY_OUT]
+
+    @property
+    def trained(self) -> list[int]:
+        """The seats whose model is the group's: of members, and of processes that only ran out of work."""
+        workers = dict.fromkeys(self.round.workers)
+        return [seat.index for seat in self.seats.values() if seat.worker in workers]
+
+    def _decide(self, event: Event, now: float) -> None:
+        self._note(self.coordinator.handle(event, now))
+
+    def _note(self, record: Record) -> None:
+        self._outputs.append(record)
+        self._orders.follow(record.commands)
+
+    # -- work --
+
+    def _give_work(self, seat: Seat, now: float) -> None:
+        if seat.state in ON_THEIR_WAY_OUT:
+            self._dismiss_if_leaving(seat, now)
+            return
+        unit = None if seat.state is State.FINISHING else self.samples.lease(seat)
+        if unit is not None or seat.state is State.FINISHING or self.samples.has_leased(seat):
+            seat.asks = False
+            self._outputs.append(Lease(seat.index, unit))  # None: it gathers batches, and this was the last one
+            return
+        # It leaves the group, so that nobody waits for it, but its process stays: work may come back.
+        seat.change(Change.RAN_OUT)
+        self.parked[seat.index] = seat
+        self._leave(seat, NO_WORK_LEFT, now)
+
+    # -- entering --
+
+    def _begin(self, seats: Sequence[Seat]) -> None:
+        self._has_a_model = True
+        self._outputs.append(BeginGroup(tuple(seat.index for seat in seats)))
+
+    def _join(self, seat: Seat, now: float) -> None:
+        if seat.state is State.PARKED:
+            seat.worker = self._new_id()
+            seat.pushed_before = seat.pushed
+            seat.reserved = self.samples.lease(seat)
+            seat.asks = False
+        seat.change(Change.JOINED)
+        self.members[seat.worker] = seat
+        self._decide(WorkerJoined(seat.worker), now)
+
+    def _new_id(self) -> int:
+        self.next_worker += 1
+        return self.next_worker - 1
+
+    def _employ_parked(self, now: float) -> None:
+        """Give work that came back to processes that have none; when all is done, let them come to their end."""
+        while self.samples.came_back and (idle := self._idle()):
+            self._join(self.parked.pop(idle[0].index), now)
+        if self.samples.all_done:
+            for seat in self._idle():
+                del self.parked[seat.index]
+                seat.change(Change.TOLD_TO_FINISH)
+                self._outputs.append(Lease(seat.index, None))
+
+    def _idle(self) -> list[Seat]:
+        """The parked processes that wait for an answer."""
+        return [seat for seat in self.parked.values() if seat.asks]
+
+    # -- leaving --
+
+    def _leave(self, seat: Seat, reason: str, now: float) -> None:
+        """The worker is gone, and its next batches with it. What it pushed keeps its units until its fate is known."""
+        if self.members.pop(seat.worker, None) is None:
+            return
+        if self.trains:
+            self._orders.set_aside(seat)  # its process may come back, under another id
+            self.round.leave(seat.worker, reason)
+            self._note_return(seat, self.samples.left(seat.worker), reason, now)
+        seat.reserved = None
+        seat.interrupted = False
+        self._decide(WorkerLeft(seat.worker, reason), now)
+
+    def _note_return(self, seat: Seat, units: tuple[Unit, ...], reason: str, now: float) -> None:
+        if units:
+            self._outputs.append(Record(now, UnitsReturned(seat.worker, units, reason)))
+
+    def _dismiss_if_leaving(self, seat: Seat, now: float) -> None:
+        if seat.state is State.LEAVING:
+            self._dismiss(seat, now)
+
+    def _dismiss(self, seat: Seat, now: float) -> None:
+        self.parked.pop(seat.index, None)
+        seat.change(Change.TOLD_TO_STOP)
+        self.samples.abandon(seat)
+        self._leave(seat, MADE_SMALLER, now)
+        self._outputs.append(Dismiss(seat.index))
+
+    def _end(self, seat: Seat, reason: str, now: float) -> None:
+        if seat.state is State.GONE:
+            return
+        self.parked.pop(seat.index, None)
+        seat.change(Change.ENDED)
+        self.ended += 1
+        self.samples.abandon(seat)
+        self._leave(seat, reason, now)
+
+    def _add_seat(self) -> None:
+        index = self._new_id()
+        self.seats[index] = Seat(index)
+        self._outputs.append(StartProcess(index))
