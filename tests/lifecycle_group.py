@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.messages import Gradient, Record, Unit
+from paceline.core.messages import BatchSkipped, Gradient, Record, Unit
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BatchesSkipped,
     BeginGroup,
     Discard,
     Dismiss,
+    EndProcess,
     GiveUp,
     GradientPushed,
     GroupEvent,
@@ -40,6 +41,7 @@ from paceline.lifecycle.messages import (
 )
 from paceline.lifecycle.resumption import LifecycleState, resume, state_of
 from paceline.lifecycle.seats import State
+from paceline.lifecycle.silence import Patience
 from paceline.lifecycle.validation import PortView, check_views
 from paceline.lifecycle.work import Work
 from paceline.policies import policy
@@ -69,10 +71,18 @@ class LifecycleGroup:
         epochs: int = 1,
         least: int | None = None,
         most: int | None = None,
+        restarts: int = 0,
+        patience: Patience | None = None,
     ) -> None:
         """`work` None: the processes bring batches of their own, of 2 samples."""
-        self.lifecycle = Lifecycle(Coordinator(policy(text)), range(workers), least=least, most=most, epochs=epochs)
-        self._arguments: dict[str, Any] = {"least": least, "most": most, "epochs": epochs}
+        self._arguments: dict[str, Any] = {
+            "least": least,
+            "most": most,
+            "epochs": epochs,
+            "restarts": restarts,
+            "patience": patience,
+        }
+        self.lifecycle = Lifecycle(Coordinator(policy(text)), range(workers), **self._arguments)
         self.work = work
         self.processes: dict[int, Process] = {}
         self.now = 0.0
@@ -119,7 +129,6 @@ class LifecycleGroup:
                 self.push(seat, reads=False)
             case "skip":
                 samples = sum(unit.samples for unit in process.units) or 2
-                self.skipped += samples
                 units, process.units = len(process.units), []
                 self.send(BatchesSkipped(seat, samples, units))
                 self.ask_if_out_of_work(seat)
@@ -129,6 +138,8 @@ class LifecycleGroup:
             case "die":
                 process.does = ENDED
                 self.send(ProcessDied(seat, "killed"))
+            case "look":
+                self.look(seat)
             case "resize":
                 self.send(SizeRequested(seat))
             case "again":
@@ -148,11 +159,19 @@ class LifecycleGroup:
             return
         process.interrupted = False
         process.pushed += 1
-        in_group = self.lifecycle.seats[seat].worker in self.lifecycle.members
-        if in_group:
-            known = self.lifecycle.seats[seat]
+        known = self.lifecycle.seats[seat]
+        if known.worker in self.lifecycle.members:
             process.slot = Gradient(known.worker, process.pushed - known.pushed_before)
+        elif known.state is State.SILENT:
+            process.slot = Gradient(self.lifecycle.next_worker, 1)  # if it is welcome
         self.send(GradientPushed(seat, process.pushed, samples, len(units), 0.5))
+
+    def look(self, seconds: float) -> None:
+        """So much time passes without a word."""
+        self.now += seconds
+        if self.lifecycle.next_look <= self.now:
+            self.outputs = self.lifecycle.look(self.now)
+            self._obey_and_check()
 
     def ask_if_out_of_work(self, seat: int) -> None:
         process = self.processes[seat]
@@ -162,8 +181,11 @@ class LifecycleGroup:
 
     def send(self, event: GroupEvent) -> None:
         self.now += 1.0
-        asking = [seat for seat, process in self.processes.items() if process.does == ASKING]
         self.outputs = self.lifecycle.handle(event, self.now)
+        self._obey_and_check()
+
+    def _obey_and_check(self) -> None:
+        asking = [seat for seat, process in self.processes.items() if process.does == ASKING]
         self._obey(self.outputs)
         check_views(self.lifecycle, PortView(self.version, tuple(self.aside)))
         for seat in self.processes:
@@ -192,6 +214,8 @@ class LifecycleGroup:
             match output:
                 case Record():
                     self.records.append(output)
+                    if isinstance(output.event, BatchSkipped):
+                        self.skipped += output.event.samples
                 case MakeUpdate() | SetAside() | Discard():
                     self._move_gradients(output)
                 case GiveUp(reason):
@@ -220,6 +244,9 @@ class LifecycleGroup:
                 process.interrupted = True
             case Dismiss(seat):
                 self.processes[seat].told_to_stop = True
+            case EndProcess(seat):
+                assert self.processes[seat].told_to_stop
+                self.act("die", seat)
 
     def _move_gradients(self, command: MakeUpdate | SetAside | Discard) -> None:
         match command:

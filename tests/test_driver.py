@@ -32,7 +32,9 @@ class RecordingPort:
     def note(self, command: object) -> None:
         self.told.append(command)
 
-    start_process = begin_group = lease = release = interrupt = dismiss = set_aside = discard = give_up = note
+    start_process = begin_group = lease = release = interrupt = dismiss = end_process = set_aside = discard = (
+        give_up
+    ) = note
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied | None:
         self.told.append(command)

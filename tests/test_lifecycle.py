@@ -34,6 +34,7 @@ from paceline.lifecycle.messages import (
     WorkRequested,
 )
 from paceline.lifecycle.seats import IN_THE_GROUP, TRANSITIONS, Change, Seat, State
+from paceline.lifecycle.silence import Patience
 from paceline.lifecycle.staffing import MOST_REPLACEMENTS
 from paceline.lifecycle.work import Work, WorkLedger
 from paceline.policies import policy
@@ -464,6 +465,9 @@ def happen(group: LifecycleGroup, choice: int, kind: int) -> None:
     if kind == 6:
         group.send(PolicyReplaced(policy(VARIANTS[choice % len(VARIANTS)])))
         return
+    if kind == 8:
+        group.look(choice * 3.0)
+        return
     if kind == 7 and group.begun:
         group.resume()
         return
@@ -526,7 +530,8 @@ def check_books(group: LifecycleGroup, ledger: WorkLedger) -> None:
 
 
 def let_happen(text: str, work: Work | None, epochs: int, least: int | None, happenings: list[tuple[int, int]]) -> None:
-    group = LifecycleGroup(text, 3, work=work, epochs=epochs, least=least, most=None if least is None else 5)
+    most = None if least is None else 5
+    group = LifecycleGroup(text, 3, work=work, epochs=epochs, least=least, most=most, patience=Patience())
     for choice, kind in happenings:
         happen(group, choice, kind)
     if group.given_up is not None:

@@ -16,7 +16,7 @@ import training_functions as functions
 from record_keeper import RecordKeeper
 
 from paceline.core.messages import InterruptWorker, Record, WorkerJoined, WorkerLeft
-from paceline.experiment.training import launch
+from paceline.experiment.training import SilentWorkerWarning, launch
 from paceline.recording.observer import Observer
 from paceline.runtimes.local.port import WorkerFailedError, WorkerFailedWarning
 
@@ -121,3 +121,46 @@ def test_if_the_last_worker_raises_the_run_fails_with_its_traceback() -> None:
         pytest.raises(WorkerFailedError, match="a bug in everybody"),
     ):
         launch(functions.everybody_raises, workers=2)
+
+
+@pytest.mark.parametrize("text", ["bsp", "asp", "elastic-bsp", "backup:k=2"])
+def test_a_worker_that_is_stopped_is_set_aside_and_welcomed_when_it_goes_on(text: str, tmp_path: Path) -> None:
+    keeper = RecordKeeper()
+    with pytest.warns(SilentWorkerWarning, match=r"worker 1 has been silent for . s; it usually needs"):
+        result = launch(
+            partial(functions.stops_itself, directory=str(tmp_path), wakes=True),
+            workers=3,
+            policy=text,
+            epochs=8,
+            patience="0.5s",
+            observers=[keeper],
+        )
+    assert result.samples == 8 * functions.SAMPLES
+    (gone,) = result.summary.departures
+    assert gone.worker == 1 and gone.reason.startswith("it was set aside: silent for")
+    assert any(isinstance(record.event, WorkerJoined) and record.event.worker == 3 for record in keeper.records)
+
+
+def test_a_run_ends_though_a_worker_stays_stopped(tmp_path: Path) -> None:
+    with pytest.warns(SilentWorkerWarning):
+        result = launch(
+            partial(functions.stops_itself, directory=str(tmp_path), wakes=False),
+            workers=2,
+            policy="bsp",
+            patience="0.5s",
+        )
+    assert result.samples == functions.SAMPLES
+
+
+def test_a_run_ends_though_a_worker_is_stopped_after_its_work() -> None:
+    result = launch(functions.stops_after_its_work, workers=2, policy="asp", patience="0.5s")
+    assert result.samples == functions.SAMPLES
+
+
+def test_a_death_is_made_up_for_as_often_as_restart_says(tmp_path: Path) -> None:
+    keeper = RecordKeeper()
+    train = partial(functions.workers_1_to_4_die, directory=str(tmp_path))
+    result = launch(train, workers=2, policy="asp", restart=functions.SHORT_LIVED, observers=[keeper])
+    joined = [record.event.worker for record in keeper.records if isinstance(record.event, WorkerJoined)]
+    assert joined[: functions.SHORT_LIVED + 2] == [0, 1, 2, 3, 4, 5]
+    assert [gone.worker for gone in result.summary.departures] == [1, 2, 3, 4]

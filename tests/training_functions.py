@@ -605,3 +605,28 @@ def resumable(directory: str, workers: str, policy: str, kill_at: str) -> None:
 
 if __name__ == "__main__":
     {"resumable": resumable}[sys.argv[1]](*sys.argv[2:])
+
+
+def stops_itself(worker: Worker, directory: str, wakes: bool) -> None:
+    """Worker 1 is stopped; worker 0 lets it go on after a while, or never."""
+    net = model()
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
+    stopped = Path(directory) / "stopped"
+    since = None
+    for number, (x, y) in enumerate(worker.batches(data(), batch_size=2)):
+        time.sleep(0.02)
+        push(optimizer, F.cross_entropy(net(x), y))
+        if worker.index == 1 and number == 10:
+            write(stopped, os.getpid())
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if worker.index == 0 and wakes and stopped.exists():
+            since = since or time.monotonic()
+            if time.monotonic() > since + 1.0:
+                os.kill(json.loads(stopped.read_text()), signal.SIGCONT)
+                wakes = False
+
+
+def stops_after_its_work(worker: Worker) -> None:
+    train_sgd(worker)
+    if worker.index == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)

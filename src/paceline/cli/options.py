@@ -35,6 +35,14 @@ EmulatedIntervals: TypeAlias = Annotated[
 EmulatedTrace: TypeAlias = Annotated[
     Path | None, Option(help="Emulated times from a CSV of iteration times: worker,iteration,seconds.")
 ]
+Restart: TypeAlias = Annotated[int, Option(help="So many deaths of workers are made up for by new ones.")]
+Patience: TypeAlias = Annotated[
+    str,
+    Option(
+        help="A worker that is silent for much longer than is usual for it is set aside, not before this;"
+        " 10s..5m: after 5 minutes in any case; off: never."
+    ),
+]
 Model: TypeAlias = Annotated[str | None, Option(help="mlp, cnn, lenet, alexnet, resnet20 or resnet110.")]
 Data: TypeAlias = Annotated[Path | None, Option(help="Where the data set is, if it is not where it usually is.")]
 Optimizer: TypeAlias = Annotated[str, Option(help="sgd, adam, adamw, nadam, adamax, rmsprop or adagrad.")]
@@ -70,7 +78,7 @@ Gantt: TypeAlias = Annotated[
 
 
 # What may be given along with --resume: how the run is shown, and by how many it goes on.
-WITH_RESUME = {"resume", "workers", "target_accuracy", "as_json", "strip"}
+WITH_RESUME = {"resume", "workers", "restart", "patience", "target_accuracy", "as_json", "strip"}
 
 
 def given_beside_resume(context: Context) -> dict[str, Any]:
@@ -92,6 +100,8 @@ def group_from(
     intervals: str | None,
     trace: Path | None,
     device: str,
+    restart: int,
+    patience: str,
 ) -> Group:
     number, least, most = size_of(workers)
     return Group(
@@ -103,4 +113,6 @@ def group_from(
         None if intervals is None else numbers(intervals, "--intervals"),
         speed,
         None if trace is None else str(trace),
+        restart,
+        patience,
     )

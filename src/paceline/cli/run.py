@@ -30,6 +30,8 @@ def run_command(
     lr_scaling: options.LrScaling = "auto",
     stale: options.Stale = "auto",
     device: options.Device = "auto",
+    restart: options.Restart = 0,
+    patience: options.Patience = "5s",
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
     out: options.RunsDirectory = Path("runs"),
@@ -55,7 +57,7 @@ def run_command(
     request = TrainingRequest(
         name=script.stem,
         policies=policy_names(policy or ["bsp"]),
-        group=options.group_from(workers, slow, speed, intervals, trace, device),
+        group=options.group_from(workers, slow, speed, intervals, trace, device, restart, patience),
         epochs=epochs,
         seed=seed,
         lr_scaling=lr_scaling,

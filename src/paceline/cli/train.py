@@ -36,6 +36,8 @@ def train_command(
     lr_scaling: options.LrScaling = "auto",
     stale: options.Stale = "auto",
     device: options.Device = "auto",
+    restart: options.Restart = 0,
+    patience: options.Patience = "5s",
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
     out: options.RunsDirectory = Path("runs"),
@@ -66,7 +68,7 @@ def train_command(
     request = TrainingRequest(
         name=task,
         policies=policy_names(policy or ["bsp"]),
-        group=options.group_from(workers, slow, speed, intervals, trace, device),
+        group=options.group_from(workers, slow, speed, intervals, trace, device, restart, patience),
         epochs=settings.epochs if epochs is None else epochs,
         seed=seed,
         lr_scaling=lr_scaling,

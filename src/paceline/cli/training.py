@@ -63,6 +63,8 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
     if "workers" in given:
         number, least, most = size_of(given["workers"])
         group = msgspec.structs.replace(group, workers=number, least=least, most=most)
+    changed = {name: given[name] for name in ("restart", "patience") if name in given}
+    group = msgspec.structs.replace(group, **changed)
     request = TrainingRequest(
         name=origin.name,
         policies=[before.policy],

@@ -115,7 +115,31 @@ class BatchSkipped(msgspec.Struct, frozen=True, tag=True, gc=False, omit_default
     units: tuple[Unit, ...] = ()  # where the runtime gave them out
 
 
-Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped
+class WorkerSuspected(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):
+    """A worker has been silent for longer than is usual for it. A note for people."""
+
+    worker: int
+    seconds: float
+    usual: float | None = None  # None: it has not pushed often enough to know
+    waiting: tuple[int, ...] = ()  # workers that cannot go on
+
+    @property
+    def how_long(self) -> str:
+        usual = "" if self.usual is None else f"; it usually needs {self.usual:.2g} s"
+        return f"silent for {self.seconds:.0f} s{usual}"
+
+    def __str__(self) -> str:
+        wait = "s" if len(self.waiting) == 1 else ""
+        waiting = f"; {_workers(self.waiting)} wait{wait} for it" if self.waiting else ""
+        return f"worker {self.worker} has been {self.how_long}{waiting}"
+
+
+def _workers(ids: tuple[int, ...]) -> str:
+    *others, last = map(str, ids)
+    return f"workers {', '.join(others)} and {last}" if others else f"worker {last}"
+
+
+Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped | WorkerSuspected
 Event: TypeAlias = (
     WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged | WorkerReturned | Note
 )

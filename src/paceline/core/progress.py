@@ -31,6 +31,11 @@ class Member:
     waiting: bool = False
     reason: str = ""  # why it waits
 
+    @property
+    def came_late(self) -> bool:
+        """Whether it had pushed before it was let in: it was silent for long, and is back."""
+        return self.waiting and self.pushed_at == self.released_at and self.clock == 1
+
 
 class ProgressState(msgspec.Struct, frozen=True):
     """Progress between two events, as a value that JSON can hold. Every list is in an order that decides something."""

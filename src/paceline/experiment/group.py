@@ -11,6 +11,7 @@ import msgspec
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.spec import build
+from paceline.runtimes.intervals import patience_of
 from paceline.runtimes.iteration_times import read_iteration_times
 from paceline.runtimes.pace import Pace
 from paceline.runtimes.speeds import SPEEDS, Constant, Recorded, Slowdown, SpeedModel
@@ -30,6 +31,8 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     intervals: tuple[float, ...] | None = None
     speed: str | None = None
     trace: str | None = None
+    restart: int = 0  # so many deaths are replaced, in a group of a fixed size
+    patience: str = "5s"  # with a worker that is silent
 
     @property
     def largest(self) -> int:
@@ -61,6 +64,9 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
                     f"slowdown of worker {slowdown.worker} by {slowdown.factor:g} from {slowdown.begin:g} to"
                     f" {slowdown.until:g}: the factor must be at least 1, and the beginning from 0 and before the end"
                 )
+        if not isinstance(self.restart, int) or self.restart < 0:
+            raise ConfigurationError(f"restart is {self.restart}; it must be a number of deaths, or 0")
+        patience_of(self.patience, "patience")
         self.devices()
         self.paces()
 
@@ -136,11 +142,13 @@ def group_of(
     slowdown: Mapping[int, float] | None = None,
     speed: str | None = None,
     device: str = "auto",
+    restart: int = 0,
+    patience: str = "5s",
 ) -> Group:
     """A group from what `launch` is given."""
     slowdowns = tuple(Slowdown(worker, float(factor)) for worker, factor in (slowdown or {}).items())
     number, least, most = size_of(workers)
-    return Group(number, least, most, device, slowdowns, speed=speed)
+    return Group(number, least, most, device, slowdowns, speed=speed, restart=restart, patience=patience)
 
 
 def size_of(workers: int | str) -> tuple[int, int | None, int | None]:

@@ -7,6 +7,7 @@ work that was dropped is not in the trace.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ def retrain(
     recorded = trace.header.updates
     may_be_stale = recorded is not None and recorded.why != NOT_STALE
     try:
-        follower = _Follower(task, seed, UpdateOptions(lr_scaling, stale, may_be_stale))
+        follower = _Follower(task, seed, UpdateOptions(lr_scaling, stale, may_be_stale), _uses(trace))
         if recorded is not None and _words(recorded) != _words(follower.store.rule):
             raise TraceError(
                 f"{trace.path}: its updates were made with {_words(recorded)}, and these would be with"
@@ -79,19 +80,27 @@ def retrain(
     )
 
 
+def _uses(trace: Trace) -> Counter[int]:
+    """How many gradients were computed on each version."""
+    events = (record.event for record in trace)
+    versions = {event.gradient: event.version for event in events if isinstance(event, GradientArrived)}
+    return Counter(versions.values())
+
+
 def _words(rule: UpdateRule) -> str:
     return f"{rule.optimizer}, lr_scaling={rule.lr_scaling}, correction of stale gradients: {rule.correction}"
 
 
 class _Follower:
-    def __init__(self, task: Task, seed: int, options: UpdateOptions) -> None:
+    def __init__(self, task: Task, seed: int, options: UpdateOptions, uses: Counter[int]) -> None:
         self._gradients = Gradients(task, seed)
         spec = self._gradients.optimizer_spec()
         self.store = ParameterStore(self._gradients.layout, self._gradients.initial, spec, options)
         self.store.epoch_samples = len(task.train)
         self._round = Round()
         self._arrived: dict[Gradient, tuple[Tensor, GradientArrived]] = {}  # without a fate
-        self._held: dict[int, int] = {}  # the least version that each member may compute on
+        self._uses = uses  # of each version, that are still to come or have no fate yet
+        self._clocks: dict[int, int] = {}
         self._versions: dict[int, Tensor] = {0: self.store.flat.clone()}
         self._buffers: dict[int, dict[str, Tensor]] = {}
 
@@ -100,28 +109,29 @@ class _Follower:
             case GradientArrived():
                 self._arrive(record.event)
             case WorkerLeft(worker, reason):
-                self._held.pop(worker, None)
                 self._round.leave(worker, reason)
             case _:
                 pass
         for command in record.commands:
             match command:
                 case SendParameters(worker):
-                    self._held[worker] = self.store.version
                     self._round.pull(worker)
                 case ApplyUpdate(gradients, weights):
                     self._apply(gradients, weights or (1.0,) * len(gradients))
                 case DiscardGradient(gradient):
-                    del self._arrived[gradient]
+                    self._settle(gradient)
                 case _:
                     pass
 
     def _arrive(self, event: GradientArrived) -> None:
+        worker = event.gradient.worker
+        if event.gradient.clock <= self._clocks.get(worker, 0):
+            return  # it was delivered twice
+        self._clocks[worker] = event.gradient.clock
         if not event.units:
             raise TraceError(
                 f"the trace does not say which samples {event.gradient} was made of: the run had batches of its own"
             )
-        worker = event.gradient.worker
         if worker not in self._buffers:
             self._buffers[worker] = {name: buffer.clone() for name, buffer in self._gradients.buffers.items()}
         flat = torch.empty_like(self.store.flat)
@@ -133,7 +143,7 @@ class _Follower:
     def _apply(self, gradients: tuple[Gradient, ...], weights: tuple[float, ...]) -> None:
         contributions = []
         for gradient, weight in zip(gradients, weights, strict=True):
-            flat, event = self._arrived.pop(gradient)
+            flat, event = self._arrived[gradient]
             contributions.append(
                 Contribution(
                     flat,
@@ -147,8 +157,14 @@ class _Follower:
                 )
             )
         self.store.apply(contributions, self._round.samples, departed=self._round.take_departed())
-        self._versions[self.store.version] = self.store.flat.clone()
-        pending = (event.version for _, event in self._arrived.values())
-        least = min([*self._held.values(), *pending], default=0)
-        for number in [number for number in self._versions if number < least]:
-            del self._versions[number]
+        for gradient in gradients:
+            self._settle(gradient)
+        if self._uses[self.store.version]:
+            self._versions[self.store.version] = self.store.flat.clone()
+
+    def _settle(self, gradient: Gradient) -> None:
+        """It has its fate: if it was the last one of its version, that can go."""
+        _, event = self._arrived.pop(gradient)
+        self._uses[event.version] -= 1
+        if not self._uses[event.version]:
+            del self._versions[event.version]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import NO_CORRECTION_EXPECTED, UpdateRule
+from paceline.core.messages import NO_CORRECTION_EXPECTED, Record, UpdateRule, WorkerSuspected
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.resuming import AUTO, find_resumption
 from paceline.experiment.run_files import CHECKPOINTS, Configuration, Origin, RunFiles, name_of
@@ -28,7 +28,7 @@ from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, read_metrics
 from paceline.recording.trace import Trace
-from paceline.runtimes.intervals import Interval, interval_of
+from paceline.runtimes.intervals import Interval, interval_of, patience_of
 from paceline.runtimes.local.checkpoints import CheckpointOptions
 from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
 from paceline.runtimes.local.process import Assignment
@@ -84,8 +84,16 @@ class _Collector(Observer):
     def begun(self, rule: UpdateRule) -> None:
         warn_if_not_corrected(rule)
 
+    def observe(self, record: Record) -> None:
+        if isinstance(record.event, WorkerSuspected):
+            warnings.warn(str(record.event), SilentWorkerWarning, stacklevel=2)
+
     def evaluated(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
+
+
+class SilentWorkerWarning(UserWarning):
+    """A worker has been silent for longer than is usual for it."""
 
 
 def warn_if_not_corrected(rule: UpdateRule) -> None:
@@ -106,6 +114,8 @@ def launch(
     lr_scaling: str = "auto",
     stale: str = "auto",
     device: str = "auto",
+    restart: int = 0,
+    patience: str = "5s",
     not_finite: str = "stop",
     evaluate: Callable[[dict[str, Tensor]], Any] | None = None,
     evaluate_every: int | None = None,
@@ -124,19 +134,22 @@ def launch(
 
     `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4.
     `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
-    "lognormal:seconds=0.02". `evaluate(state)` gets a state_dict in a process of its own, each epoch or each
-    `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`: "stop" or "skip".
-    `stale`: "auto" makes up for stale gradients where the policy applies them and the optimizer allows it, "none" never
-    does, "correct" refuses to begin where it cannot. `lr_scaling`: how the rate follows an update's share of a round.
-    `run_dir`: where configuration, trace, metrics, checkpoints and the final model go. `checkpoint_every`: "30s",
-    "10000 samples" or "500 updates"; None: only at the end; the newest `keep` stay. `resume`: the directory of a run to
-    go on with, or "auto": go on with the run in `run_dir` if there is one. `group`: all of that about workers and
-    speeds in one object. `origin`: what to write down of the command that asks. Ctrl-C ends the run cleanly and raises
+    "lognormal:seconds=0.02". `restart`: so many deaths of workers are made up for by new ones. `patience`: a worker
+    that is silent for much longer than is usual for it is set aside, not before 5 seconds; "10s..5m": not before 10
+    seconds, and after 5 minutes in any case; "off": never. `evaluate(state)` gets a state_dict in a process of its own,
+    each epoch or each `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`:
+    "stop" or "skip". `stale`: "auto" makes up for stale gradients where the policy applies them and the optimizer
+    allows it, "none" never does, "correct" refuses to begin where it cannot. `lr_scaling`: how the rate follows an
+    update's share of a round. `run_dir`: where configuration, trace, metrics, checkpoints and the final model go.
+    `checkpoint_every`: "30s", "10000 samples" or "500 updates"; None: only at the end; the newest `keep` stay.
+    `resume`: the directory of a run to go on with, or "auto": go on with the run in `run_dir` if there is one. `group`:
+    all of that about workers and speeds in one object. `origin`: what to write down of the command that asks. Ctrl-C
+    ends the run cleanly and raises
     InterruptedRun, which is a KeyboardInterrupt.
     """
     refuse_inside_a_worker()
     if group is None:
-        group = group_of(workers, slowdown=slowdown, speed=speed, device=device)
+        group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
     group.check(epochs=epochs, lr_scaling=lr_scaling, stale=stale, not_finite=not_finite, evaluate_every=evaluate_every)
     chosen = policy_for(policy, group.workers)
     updates = UpdateOptions(lr_scaling, stale, chosen.applies_stale and group.largest > 1)
@@ -207,6 +220,8 @@ def launch(
             control=None if files is None else files.control,
             checkpoints=None if files is None else _checkpoint_options(files, every, keep, configuration),
             resumed=checkpoint,
+            restarts=group.restart,
+            patience=patience_of(group.patience, "patience"),
         )
         try:
             with _interruptible(server), _threads(group.server_threads()):

@@ -7,6 +7,7 @@ commands come out (paceline.lifecycle.messages), in the order in which they must
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import (
     FINISHED,
+    NO_WORK_LEFT,
     BatchSkipped,
     DataOpened,
     DeadlinePassed,
@@ -22,12 +24,16 @@ from paceline.core.messages import (
     Record,
     UpdateApplied,
     WorkerReturned,
+    WorkerSuspected,
 )
 from paceline.lifecycle.messages import (
     BatchesSkipped,
+    Dismiss,
+    EndProcess,
     GiveUp,
     GradientPushed,
     GroupEvent,
+    Lease,
     ModelArrived,
     Output,
     PolicyReplaced,
@@ -41,15 +47,21 @@ from paceline.lifecycle.messages import (
 )
 from paceline.lifecycle.roster import Roster
 from paceline.lifecycle.seats import IN_THE_GROUP, ON_THEIR_WAY_OUT, Change, Seat, State
+from paceline.lifecycle.silence import Silent
 from paceline.lifecycle.staffing import MOST_REPLACEMENTS
 from paceline.lifecycle.work import Work
 
 INTERRUPTED = "it was interrupted"
+SILENT = "it was set aside"
+
+WORDS = (GradientPushed, WorkRequested, WorkDropped, BatchesSkipped)
+OWE_A_WORD = (Release, Lease, Dismiss)  # those to whom this is sent
 
 
 class Lifecycle(Roster):
     def __init__(self, coordinator: Coordinator, workers: Sequence[int], **options: Any) -> None:
         super().__init__(coordinator, workers, **options)
+        self._somebody_finished = False
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             GradientPushed: self._push,
             WorkRequested: self._request,
@@ -77,12 +89,108 @@ class Lifecycle(Roster):
     def handle(self, event: GroupEvent, now: float) -> list[Output]:
         """Take in one event, and return what is to be done, in order."""
         outputs = self._outputs = self._orders.outputs = []
+        if self.silence is not None and isinstance(event, WORDS):
+            self.silence.heard(event.seat, now)
         self._handlers[type(event)](event, now)
+        self._conclude(now)
+        return outputs
+
+    def _conclude(self, now: float) -> None:
+        """What follows from any event."""
+        self._serve(now)
+        while self._orders.late:
+            self._judge_late(now)
+            self._serve(now)
+        while self.samples.recalled:
+            worker, units = self.samples.recalled.pop(0)
+            self._note_return(worker, units, SILENT, now)
+        if self.silence is not None:
+            for output in self._outputs:
+                if isinstance(output, OWE_A_WORD) and not (isinstance(output, Lease) and output.unit is None):
+                    self.silence.told(output.seat, now)
+
+    def _serve(self, now: float) -> None:
+        """Those who wait for work, or for nothing any more."""
         for seat in self._opening.answered():
             self._give_work(seat, now)
         if self.parked:
             self._employ_parked(now)
+        if self.silent and self._nothing_left():
+            for seat in list(self.silent.values()):
+                self._dismiss(seat, now, NO_WORK_LEFT)
+                self._outputs.append(EndProcess(seat.index))  # it would not read that
+
+    # -- silence --
+
+    def look(self, now: float) -> list[Output]:
+        """Look at the clock, at the time that `next_look` said, and return what is to be done, in order."""
+        outputs = self._outputs = self._orders.outputs = []
+        assert self.silence is not None
+        for silent in self.silence.look(now):
+            seat = self.seats[silent.seat]
+            if seat.state is State.DISMISSED and silent.overdue:
+                self.silence.forgive(seat.index)
+                outputs.append(EndProcess(seat.index))
+            elif seat.state is State.LEAVING and silent.overdue:
+                self._dismiss(seat, now)
+            elif seat.state is State.MEMBER:
+                self._suspect(seat, silent, now)
+        self._conclude(now)
         return outputs
+
+    @property
+    def next_look(self) -> float:
+        return math.inf if self.silence is None else self.silence.next_look
+
+    def _suspect(self, seat: Seat, silent: Silent, now: float) -> None:
+        """Say so, and in the end go on without it, if there is anybody who can."""
+        assert self.silence is not None
+        progress = self.coordinator.progress
+        said = WorkerSuspected(seat.worker, silent.seconds, silent.usual, (*progress.waiting, *progress.newcomers))
+        if not silent.overdue:
+            self._outputs.append(Record(now, said))
+            return
+        others = (other.index for other in self.members.values() if other is not seat)
+        if self.parked or not all(self.silence.is_overdue(other, now) for other in others):
+            seat.change(Change.GIVEN_UP)
+            self.silent[seat.index] = seat
+            seat.void = self.samples.hold(seat)
+            self._leave(seat, f"{SILENT}: {said.how_long}", now)
+        elif self.silence.gives_up_after(silent.seconds):
+            self._outputs.append(GiveUp(f"{said}, and nobody else can go on"))
+
+    def _nothing_left(self) -> bool:
+        """Whether those that are silent have nothing to come back to."""
+        others = [seat for seat in self.active if seat.state not in (State.SILENT, State.FINISHING)]
+        return not others and (self.samples.all_done if self.samples.ledger is not None else self._somebody_finished)
+
+    def _come_back(self, seat: Seat, word: GradientPushed | WorkDropped, now: float) -> None:
+        """A process that was given up waits for an answer. What it pushed is judged by the policy, as a late gradient,
+        unless others were given its work meanwhile."""
+        del self.silent[seat.index]
+        seat.change(Change.SPOKE)
+        self._rename(seat)
+        if isinstance(word, WorkDropped):
+            self._drop(seat, word.samples, word.units, now)
+        elif self._own(seat, word.units) == word.units:
+            seat.late = word
+        else:
+            seat.pushed = seat.pushed_before = word.number
+        self._join_as_named(seat, now)
+
+    def _judge_late(self, now: float) -> None:
+        """They were let in, and have pushed already."""
+        let_in = [(seat, seat.late) for seat in self._orders.late if seat.late is not None]  # others left since
+        self._orders.late.clear()
+        for seat, push in let_in:
+            seat.late = None
+            self._arrive(seat, push, now)
+
+    def _own(self, seat: Seat, units: int) -> int:
+        """Of so many units that a process speaks of, those that were not given to others."""
+        void = min(seat.void, units)
+        seat.void -= void
+        return units - void
 
     def _change_policy(self, event: PolicyReplaced, now: float) -> None:
         self._note(self.coordinator.change_policy(event.policy, now))
@@ -94,9 +202,19 @@ class Lifecycle(Roster):
         if seat.state not in IN_THE_GROUP:
             if seat.state in ON_THEIR_WAY_OUT or event.number <= seat.pushed:
                 return  # it was sent away before it knew, or this was delivered twice
-            raise ProtocolError(seat.worker, seat.state.value, "pushed a gradient after its work was done")
-        if event.number <= seat.pushed_before:
+            if seat.state is not State.SILENT:
+                raise ProtocolError(seat.worker, seat.state.value, "pushed a gradient after its work was done")
+            self._come_back(seat, event, now)
+        elif event.number <= seat.pushed_before or seat.late is not None:
             return  # delivered twice, from before the process came back
+        elif seat.void and event.units and event.number > seat.pushed:
+            seat.pushed = event.number
+            seat.pushed_before += 1
+            self._restart(WorkDropped(event.seat, event.samples, event.units), now)
+        else:
+            self._arrive(seat, event, now)
+
+    def _arrive(self, seat: Seat, event: GradientPushed, now: float) -> None:
         gradient = Gradient(seat.worker, event.number - seat.pushed_before)
         new = event.number > seat.pushed
         units = self.samples.behind(seat.worker, event.units) if new and event.units else ()
@@ -119,21 +237,36 @@ class Lifecycle(Roster):
 
     def _skip(self, event: BatchesSkipped, now: float) -> None:
         seat = self.seats[event.seat]
-        if seat.state in IN_THE_GROUP:  # a process that was sent away gave its units back
-            units = self.samples.skipped(seat.worker, event.samples, event.units)
+        silent = seat.state is State.SILENT
+        if not silent and seat.state not in IN_THE_GROUP:
+            return  # a process that was sent away gave its units back
+        if silent:
+            seat.void -= self.samples.take_up(seat.worker, seat.worker)
+        own = self._own(seat, event.units)
+        if own or not event.units:
+            units = self.samples.skipped(seat.worker, event.samples, own)
             self._outputs.append(Record(now, BatchSkipped(seat.worker, event.samples, units)))
-            self._dismiss_if_leaving(seat, now)
+        if silent:
+            seat.void += self.samples.hold(seat)
+        if self.silence is not None:
+            self.silence.told(seat.index, now)  # it goes on without an answer
+        self._dismiss_if_leaving(seat, now)
 
     def _restart(self, event: WorkDropped, now: float) -> None:
         seat = self.seats[event.seat]
-        if seat.state not in IN_THE_GROUP:
-            return
-        seat.interrupted = False
-        if self.trains:
-            self._note_return(seat, self.samples.interrupted(seat.worker, event.samples, event.units), INTERRUPTED, now)
-        if seat.state is State.MEMBER:
-            self._orders.send_on(seat)
-        self._dismiss_if_leaving(seat, now)
+        if seat.state is State.SILENT:
+            self._come_back(seat, event, now)
+        elif seat.state in IN_THE_GROUP:
+            seat.interrupted = False
+            self._drop(seat, event.samples, event.units, now)
+            if seat.state is State.MEMBER:
+                self._orders.send_on(seat)
+            self._dismiss_if_leaving(seat, now)
+
+    def _drop(self, seat: Seat, samples: int, units: int, now: float) -> None:
+        own = self._own(seat, units)
+        if self.trains and (own or not units):
+            self._note_return(seat.worker, self.samples.interrupted(seat.worker, samples, own), INTERRUPTED, now)
 
     def _request(self, event: WorkRequested, now: float) -> None:
         seat = self.seats[event.seat]
@@ -147,6 +280,11 @@ class Lifecycle(Roster):
         seat.asks = True
         if seat.state is State.PARKED:
             return  # it came back to a group that was resumed, and goes on waiting
+        if seat.state is State.SILENT:
+            self.samples.recall(seat.worker)
+            seat.change(Change.SPOKE)
+            self.parked[seat.index] = self.silent.pop(seat.index)
+            return
         seat.work = event.work
         if self.samples.open(event.work, seat.index, self.seats.values(), len(self.active)):
             self._outputs.append(Record(now, DataOpened(event.work.samples, self.samples.epochs)))
@@ -195,6 +333,7 @@ class Lifecycle(Roster):
     def _finish(self, event: ProcessFinished, now: float) -> None:
         seat = self.seats[event.seat]
         expected = seat.state in ON_THEIR_WAY_OUT
+        self._somebody_finished = True
         self._end(seat, FINISHED, now)
         if not expected and not self.begun:
             self._outputs.append(
@@ -206,16 +345,15 @@ class Lifecycle(Roster):
         seat = self.seats[event.seat]
         before = seat.state
         self._end(seat, event.reason, now)
-        if before in ON_THEIR_WAY_OUT:
+        if before in (*ON_THEIR_WAY_OUT, State.FINISHING):
             return
         died = f"worker {seat.index}: {event.reason}"
         active = self.active
-        had_work = before not in (State.PARKED, State.FINISHING)
-        if had_work and self.staffing.replaces(len(active)):
+        if before is not State.PARKED and self.staffing.replaces(len(active)):
             if self.staffing.hopeless:
                 self._outputs.append(GiveUp(f"{died}; {MOST_REPLACEMENTS} others that took its place died as well"))
                 return
-            self._add_seat()
+            self._start_another()
         elif not active:
             self._outputs.append(GiveUp(f"{died}, and it was the last"))
         elif not self._has_a_model and self._together:
@@ -229,7 +367,7 @@ class Lifecycle(Roster):
         wanted = self.staffing.wanted
         active = self.active
         for _ in range(len(active), wanted):
-            self._add_seat()
+            self._start_another()
         for seat in active[wanted:]:
             computes = seat.worker in self.members and seat.worker not in self.coordinator.progress.waiting
             if computes and not seat.away and seat.worker not in self.coordinator.progress.newcomers:

@@ -137,6 +137,12 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     staleness: int
 
 
+class EndProcess(msgspec.Struct, frozen=True, gc=False):
+    """End a process that was told to stop, and does not."""
+
+    seat: int
+
+
 class MakeUpdate(msgspec.Struct, frozen=True, gc=False):
     """One optimizer step from these gradients. Nothing that comes after it is sent before it is done."""
 
@@ -166,6 +172,16 @@ class GiveUp(msgspec.Struct, frozen=True, gc=False):
 
 
 GroupCommand: TypeAlias = (
-    StartProcess | BeginGroup | Lease | Release | Interrupt | Dismiss | MakeUpdate | SetAside | Discard | GiveUp
+    StartProcess
+    | BeginGroup
+    | Lease
+    | Release
+    | Interrupt
+    | Dismiss
+    | EndProcess
+    | MakeUpdate
+    | SetAside
+    | Discard
+    | GiveUp
 )
 Output: TypeAlias = Record | GroupCommand

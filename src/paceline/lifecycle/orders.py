@@ -30,6 +30,7 @@ class TimedOrders:
 
     def __init__(self, coordinator: Coordinator, members: dict[int, Seat]) -> None:
         self.outputs: list[Output] = []  # of the present event
+        self.late: list[Seat] = []  # they were let in, and have pushed already
         self._progress = coordinator.progress
         self._members = members
 
@@ -48,6 +49,9 @@ class TimedOrders:
 
     def send_on(self, seat: Seat) -> None:
         """Give a process that waits the newest parameters."""
+        if seat.late is not None:
+            self.late.append(seat)
+            return
         seat.version = self._progress.version
         self.outputs.append(Release(seat.index))
 
@@ -114,6 +118,9 @@ class Orders(TimedOrders):
 
     def send_on(self, seat: Seat) -> None:
         """Its next work comes along. A process that is away gets both when it is here."""
+        if seat.late is not None:
+            self.late.append(seat)
+            return
         seat.version = self._progress.version
         if seat.away:
             return

@@ -23,7 +23,7 @@ class LifecycleState(msgspec.Struct, frozen=True):
     @property
     def over(self) -> bool:
         """Whether nobody has anything left to do."""
-        return all(Seat.resumed(kept).state is State.GONE for kept in self.seats)
+        return all(kept.state in (State.FINISHING, State.DISMISSED, State.GONE) for kept in self.seats)
 
 
 def state_of(lifecycle: Lifecycle) -> LifecycleState:
@@ -55,3 +55,6 @@ def resume(lifecycle: Lifecycle, state: LifecycleState) -> None:
     lifecycle.ended = sum(seat.state is State.GONE for seat in seats.values())
     lifecycle.begun = True
     lifecycle.staffing.wanted, lifecycle.next_worker = state.wanted, state.next_worker
+    for kept in state.seats:
+        if kept.state is State.SILENT:
+            lifecycle.add_seat()

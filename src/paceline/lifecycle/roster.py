@@ -15,6 +15,7 @@ from paceline.lifecycle.orders import Orders, TimedOrders
 from paceline.lifecycle.rounds import Round
 from paceline.lifecycle.samples import Samples
 from paceline.lifecycle.seats import ON_THEIR_WAY_OUT, Change, Seat, State
+from paceline.lifecycle.silence import Patience, Silence
 from paceline.lifecycle.staffing import Staffing
 
 MADE_SMALLER = "the group was made smaller"
@@ -32,12 +33,13 @@ class Roster:
         together: bool = True,
         trains: bool = True,
         restarts: int = 0,
+        patience: Patience | None = None,
     ) -> None:
         """`workers`: the ids of the processes that the group begins with.
 
         `least`, `most` and `restarts`: as in Staffing. `together`: the group begins when the models of all are here;
         otherwise each joins when it comes. `trains`: there are samples and gradients behind the pushes; otherwise a run
-        only keeps time.
+        only keeps time. `patience`: with those who are silent; None: without end.
         """
         self.coordinator = coordinator
         self.seats: dict[int, Seat] = {worker: Seat(worker) for worker in workers}
@@ -50,6 +52,8 @@ class Roster:
         self.trains = trains
         self.next_worker = max(workers, default=-1) + 1
         self.parked: dict[int, Seat] = {}  # in the order in which they ran out of work
+        self.silent: dict[int, Seat] = {}  # in the order in which they were given up
+        self.silence = None if patience is None else Silence(patience)
         self._opening = Opening()
         self.ended = 0  # processes
         self._outputs: list[Output] = []
@@ -106,10 +110,18 @@ class Roster:
 
     def _join(self, seat: Seat, now: float) -> None:
         if seat.state is State.PARKED:
-            seat.worker = self._new_id()
-            seat.pushed_before = seat.pushed
+            self._rename(seat)
             seat.reserved = self.samples.lease(seat)
             seat.asks = False
+        self._join_as_named(seat, now)
+
+    def _rename(self, seat: Seat) -> None:
+        """It comes back; what it held when it was given up is still its own, if nobody else was given it."""
+        before, seat.worker = seat.worker, self._new_id()
+        seat.pushed_before = seat.pushed
+        seat.void -= self.samples.take_up(before, seat.worker)
+
+    def _join_as_named(self, seat: Seat, now: float) -> None:
         seat.change(Change.JOINED)
         self.members[seat.worker] = seat
         self._decide(WorkerJoined(seat.worker), now)
@@ -141,36 +153,46 @@ class Roster:
         if self.trains:
             self._orders.set_aside(seat)  # its process may come back, under another id
             self.round.leave(seat.worker, reason)
-            self._note_return(seat, self.samples.left(seat.worker), reason, now)
-        seat.reserved = None
+            self._note_return(seat.worker, self.samples.left(seat.worker), reason, now)
+        seat.reserved = seat.late = None
         seat.interrupted = False
         self._decide(WorkerLeft(seat.worker, reason), now)
 
-    def _note_return(self, seat: Seat, units: tuple[Unit, ...], reason: str, now: float) -> None:
+    def _note_return(self, worker: int, units: tuple[Unit, ...], reason: str, now: float) -> None:
         if units:
-            self._outputs.append(Record(now, UnitsReturned(seat.worker, units, reason)))
+            self._outputs.append(Record(now, UnitsReturned(worker, units, reason)))
 
     def _dismiss_if_leaving(self, seat: Seat, now: float) -> None:
         if seat.state is State.LEAVING:
             self._dismiss(seat, now)
 
-    def _dismiss(self, seat: Seat, now: float) -> None:
-        self.parked.pop(seat.index, None)
+    def _dismiss(self, seat: Seat, now: float, reason: str = MADE_SMALLER) -> None:
         seat.change(Change.TOLD_TO_STOP)
-        self.samples.abandon(seat)
-        self._leave(seat, MADE_SMALLER, now)
+        self._let_go(seat, reason, now)
         self._outputs.append(Dismiss(seat.index))
+
+    def _let_go(self, seat: Seat, reason: str, now: float) -> None:
+        """What it had is for others."""
+        self.parked.pop(seat.index, None)
+        if self.silent.pop(seat.index, None) is not None:
+            self.samples.recall(seat.worker)
+        self.samples.abandon(seat)
+        self._leave(seat, reason, now)
 
     def _end(self, seat: Seat, reason: str, now: float) -> None:
         if seat.state is State.GONE:
             return
-        self.parked.pop(seat.index, None)
         seat.change(Change.ENDED)
         self.ended += 1
-        self.samples.abandon(seat)
-        self._leave(seat, reason, now)
+        if self.silence is not None:
+            self.silence.forget(seat.index)
+        self._let_go(seat, reason, now)
 
-    def _add_seat(self) -> None:
+    def add_seat(self) -> int:
+        """For one more process, which somebody must start."""
         index = self._new_id()
         self.seats[index] = Seat(index)
-        self._outputs.append(StartProcess(index))
+        return index
+
+    def _start_another(self) -> None:
+        self._outputs.append(StartProcess(self.add_seat()))

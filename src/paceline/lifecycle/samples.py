@@ -26,6 +26,7 @@ class Samples:
         self.ledger: WorkLedger | None = None  # None: the workers bring batches of their own, or have not asked yet
         self.dropped = 0  # samples whose gradient was not used, and that nobody can give back
         self.epochs = epochs
+        self.recalled: list[tuple[int, tuple[Unit, ...]]] = []  # from silent workers, for others; somebody notes it
         self._work: Work | None = None
 
     def state(self) -> SamplesState:
@@ -64,7 +65,11 @@ class Samples:
         """The next unit of what this process asks for."""
         if self.ledger is None or seat.work is None or seat.state is State.LEAVING:
             return None
-        return self.ledger.lease(seat.worker, seat.work.batch_size, seat.part)
+        unit = self.ledger.lease(seat.worker, seat.work.batch_size, seat.part)
+        if unit is None and self.ledger.available:
+            self.recalled.append(self.ledger.recall())
+            unit = self.ledger.lease(seat.worker, seat.work.batch_size, seat.part)
+        return unit
 
     def lease_if_idle(self, seat: Seat) -> Unit | None:
         """What comes along with parameters; nothing, if the process still has some, as with two steps per batch."""
@@ -119,6 +124,23 @@ class Samples:
     def left(self, worker: int) -> tuple[Unit, ...]:
         """The worker is gone. Returns what is given out again; what it pushed keeps its units until it has a fate."""
         return () if self.ledger is None else self.ledger.release(worker)
+
+    def hold(self, seat: Seat) -> int:
+        """The worker is silent: what it is at waits for it as long as there is anything else to do. Returns how many
+        units that are."""
+        if self.ledger is None:
+            return 0
+        self.abandon(seat)
+        return self.ledger.hold(seat.worker)
+
+    def take_up(self, worker: int, again: int) -> int:
+        """It is back under another id. Returns how many units it still has."""
+        return 0 if self.ledger is None else self.ledger.take_up(worker, again)
+
+    def recall(self, worker: int) -> None:
+        """It will not come back."""
+        if self.ledger is not None:
+            self.recalled.append(self.ledger.recall(worker))
 
     def abandon(self, seat: Seat) -> None:
         """The process is gone, or is about to be: its part of the data set is for anybody."""

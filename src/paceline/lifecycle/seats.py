@@ -3,7 +3,8 @@
 ```
 starting ──▶ ready ──▶ member ──▶ parked ──▶ finishing        the way of a process that does all its work
                          ▲  │        │
-                         │  └──▶ leaving ──▶ dismissed        the way of one that the group can do without
+                         │  ├──▶ leaving ──▶ dismissed        the way of one that the group can do without
+                         │  └──▶ silent ──▶ parked            it was given up, and spoke again
                          └───────────┘                        work came back
 ```
 Any process may end at any time. A member computes, waits, or is a newcomer: that is the coordinator's to know.
@@ -16,6 +17,7 @@ from enum import Enum
 import msgspec
 
 from paceline.core.messages import Unit
+from paceline.lifecycle.messages import GradientPushed
 from paceline.lifecycle.work import Work
 
 
@@ -25,6 +27,7 @@ class State(Enum):
     MEMBER = "a member"  # it belongs to the group, under a worker id
     PARKED = "parked"  # it asked for work and there was none; its process waits for an answer
     FINISHING = "finishing"  # it was told that no work is left, and comes to its end
+    SILENT = "silent"  # a member that was given up: nobody waits for it; if it speaks, it is welcome
     LEAVING = "leaving"  # a member that goes as soon as it has handed in what it is at
     DISMISSED = "dismissed"  # it was told to stop; its process has not ended yet
     GONE = "gone"
@@ -34,6 +37,8 @@ class Change(Enum):
     MODEL_ARRIVED = "its model arrived"
     JOINED = "it joined the group"
     RAN_OUT = "there was no work for it"
+    GIVEN_UP = "it was silent for too long"
+    SPOKE = "it spoke again"
     TOLD_TO_FINISH = "it was told that no work is left"
     ASKED_TO_LEAVE = "it was asked to leave"
     TOLD_TO_STOP = "it was told to stop"
@@ -53,6 +58,7 @@ TRANSITIONS: dict[State, dict[Change, State]] = {
     },
     State.MEMBER: {
         Change.RAN_OUT: State.PARKED,
+        Change.GIVEN_UP: State.SILENT,
         Change.ASKED_TO_LEAVE: State.LEAVING,
         Change.TOLD_TO_STOP: State.DISMISSED,
         Change.ENDED: State.GONE,
@@ -60,6 +66,11 @@ TRANSITIONS: dict[State, dict[Change, State]] = {
     State.PARKED: {
         Change.JOINED: State.MEMBER,
         Change.TOLD_TO_FINISH: State.FINISHING,
+        Change.TOLD_TO_STOP: State.DISMISSED,
+        Change.ENDED: State.GONE,
+    },
+    State.SILENT: {
+        Change.SPOKE: State.PARKED,
         Change.TOLD_TO_STOP: State.DISMISSED,
         Change.ENDED: State.GONE,
     },
@@ -102,6 +113,7 @@ class Seat:
         "away",
         "index",
         "interrupted",
+        "late",
         "part",
         "pushed",
         "pushed_before",
@@ -109,6 +121,7 @@ class Seat:
         "slot_used",
         "state",
         "version",
+        "void",
         "work",
         "worker",
     )
@@ -124,6 +137,8 @@ class Seat:
         self.away = False  # the group was resumed, and the model of its new process is not here yet
         self.asks = False  # it waits for an answer to its request for work
         self.interrupted = False  # it was told to drop its gradient, and has not answered
+        self.late: GradientPushed | None = None  # it spoke again, and this is judged as soon as it is a member
+        self.void = 0  # units that it holds, and that were given to others while it was silent
         self.part: int | None = None  # of the data set, where each process has its own
         self.work: Work | None = None  # what it asks for, once it has asked
         self.reserved: Unit | None = None  # the answer to the question of a process that was parked
@@ -134,9 +149,10 @@ class Seat:
 
     @classmethod
     def resumed(cls, kept: SeatState) -> Seat:
-        """With a new process, unless it had come to its end or was about to."""
+        """With a new process, unless it had come to its end, was about to, or was given up: another takes its place."""
         seat = cls(kept.index)
-        seat.state = State.GONE if kept.state in (State.FINISHING, State.DISMISSED) else kept.state
+        ended = kept.state in (State.FINISHING, State.DISMISSED, State.SILENT)
+        seat.state = State.GONE if ended else kept.state
         if kept.state is State.LEAVING:
             seat.state = State.MEMBER  # whether it must go is asked again
         seat.away = seat.state in (State.MEMBER, State.PARKED)

@@ -60,6 +60,7 @@ class WorkLedger:
         self._returned: deque[Unit] = deque()
         self._leased: dict[int, deque[Unit]] = {}
         self._again: dict[int, deque[Unit]] = {}  # leased by workers whose processes are new, and do not know it yet
+        self._held: dict[int, deque[Unit]] = {}  # of workers that are silent: given out again last of all
         self._undecided = 0  # samples of gradients without a fate
 
     def state(self) -> LedgerState:
@@ -72,7 +73,7 @@ class WorkLedger:
             self._undecided,
             dict(self._at),
             list(self._unowned),
-            list(self._returned),
+            [*self._returned, *(unit for units in self._held.values() for unit in units)],
             {worker: self._all_of(worker) for worker in {**self._leased, **self._again} if self._all_of(worker)},
         )
 
@@ -159,6 +160,30 @@ class WorkLedger:
         self._returned.extend(returned)
         return tuple(returned)
 
+    def hold(self, worker: int) -> int:
+        """The worker is silent: others get what it has when there is nothing else to do. Returns how many units."""
+        units = self._leased.pop(worker, None)
+        if not units:
+            return 0
+        self._held[worker] = units
+        return len(units)
+
+    def take_up(self, worker: int, again: int) -> int:
+        """A worker that was silent is back, under another id. Returns how many units it still has."""
+        units = self._held.pop(worker, None)
+        if not units:
+            return 0
+        self._leased[again] = units
+        return len(units)
+
+    def recall(self, worker: int | None = None) -> tuple[int, tuple[Unit, ...]]:
+        """Take what this silent worker has, or the one that has been so for longest. Returns who it was, and what."""
+        if worker is None:
+            worker = next(iter(self._held), -1)
+        units = tuple(self._held.pop(worker, ()))
+        self._returned.extend(units)
+        return worker, units
+
     def leased_by(self, worker: int) -> int:
         """How many units this worker has, and has not handed in."""
         return len(self._leased.get(worker, ()))
@@ -171,7 +196,8 @@ class WorkLedger:
     @property
     def available(self) -> bool:
         """Whether any worker could be given something."""
-        return bool(self._returned) or any(self._at[part][0] < self.epochs for part in self._unowned)
+        unowned = any(self._at[part][0] < self.epochs for part in self._unowned)
+        return bool(self._returned or self._held) or unowned
 
     @property
     def workers(self) -> list[int]:
@@ -186,7 +212,7 @@ class WorkLedger:
     @property
     def leased(self) -> int:
         """Samples that workers are at."""
-        return sum(map(_samples, (*self._leased.values(), *self._again.values())))
+        return sum(map(_samples, (*self._leased.values(), *self._again.values(), *self._held.values())))
 
     @property
     def outstanding(self) -> int:

@@ -97,6 +97,8 @@ class ElasticBSP(Policy):
     def _push(self, event: GradientArrived, progress: Progress, now: float) -> Decision:
         worker = event.gradient.worker
         member = progress.members[worker]
+        if member.came_late:
+            return self._take_late(event, progress)
         self._intervals.observe(worker, now - member.released_at)
         self._pushes[worker] = pushes = self._pushes.get(worker, 0) + 1
         apply = (event.gradient,) if self.inside == "apply" else ()
@@ -114,6 +116,17 @@ class ElasticBSP(Policy):
                 f" {len(progress.members)} workers",
             )
         return self._barrier(progress, now, apply)
+
+    def _take_late(self, event: GradientArrived, progress: Progress) -> Decision:
+        """Its worker was silent for long, and is back: the time that it took tells nothing, and the superstep in which
+        it enters has not begun for it."""
+        gradient = event.gradient
+        if self.inside == "apply":
+            return Decision(apply=(gradient,), release=(gradient.worker,))
+        if event.version == progress.version:
+            return Decision(release=(gradient.worker,))
+        reason = f"worker {gradient.worker} was late: it computed on version {event.version} of {progress.version}"
+        return Decision(discard=(gradient,), release=(gradient.worker,), reason=reason)
 
     def _barrier(self, progress: Progress, now: float, apply: tuple[Gradient, ...]) -> Decision:
         """All are here: everybody goes on with the same version, and the next superstep begins."""

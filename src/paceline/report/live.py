@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paceline.core.messages import AT_THE_END, NO_CORRECTION_EXPECTED, UpdateRule, WorkerLeft
+from paceline.core.messages import AT_THE_END, NO_CORRECTION_EXPECTED, UpdateRule, WorkerLeft, WorkerSuspected
 from paceline.recording.metrics import RunMetrics, WorkerNow
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
@@ -120,9 +120,9 @@ class LiveTable(Observer):
 
     def observe(self, record: Record) -> None:
         self._metrics.observe(record)
-        lost = loss_of_a_worker(record)
-        if lost:
-            self._drawer.print(f"{self._title}: {lost}")
+        news = news_of_a_worker(record)
+        if news:
+            self._drawer.print(f"{self._title}: {news}")
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._figures = evaluation.figures
@@ -147,9 +147,9 @@ class PlainLines(Observer):
         _tell_plainly(rule, self._title, self._drawer)
 
     def observe(self, record: Record) -> None:
-        lost = loss_of_a_worker(record)
-        if lost:
-            self._print(lost)
+        news = news_of_a_worker(record)
+        if news:
+            self._print(news)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         if evaluation.seconds < self._next_evaluation:
@@ -178,9 +178,11 @@ def _tell_plainly(rule: UpdateRule, title: str, drawer: Drawer) -> None:
         drawer.print(f"{title}: stale gradients are applied as they are: {rule.why}")
 
 
-def loss_of_a_worker(record: Record) -> str:
-    """In words, if a worker left that was not expected to."""
+def news_of_a_worker(record: Record) -> str:
+    """In words, if one left that was not expected to, or is silent."""
     match record.event:
+        case WorkerSuspected():
+            return str(record.event)
         case WorkerLeft(worker, reason) if reason not in AT_THE_END:
             return f"worker {worker} left after {record.now:.1f} s: {reason}"
         case _:

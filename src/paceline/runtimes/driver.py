@@ -6,6 +6,7 @@ until it is done, all commands that come after it are held back, so that everyth
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from paceline.lifecycle.messages import (
     BeginGroup,
     Discard,
     Dismiss,
+    EndProcess,
     GiveUp,
     GroupEvent,
     Interrupt,
@@ -39,7 +41,7 @@ class Driver:
         self._coordinator = lifecycle.coordinator
         self._port = port
         self._observe_methods = observe_methods(observers)
-        self._woken_at: float | None = None  # the wake-up call that was asked for last
+        self._woken_at = math.inf  # the wake-up call that was asked for last
         self._under_way: MakeUpdate | None = None
         self._held_back: deque[Output] = deque()  # until that update is done
         self._statistics: deque[UpdateApplied] = deque()  # of updates that are done, for the policy to see
@@ -50,6 +52,7 @@ class Driver:
             Lease: port.lease,
             Interrupt: port.interrupt,
             Dismiss: port.dismiss,
+            EndProcess: port.end_process,
             SetAside: port.set_aside,
             Discard: port.discard,
             GiveUp: port.give_up,
@@ -64,21 +67,33 @@ class Driver:
             self._complete(event)
         else:
             self._send(self._lifecycle.handle(event, now))
+        self._conclude(now)
+
+    def _conclude(self, now: float) -> None:
         while self._statistics:
             self._send(self._lifecycle.handle(self._statistics.popleft(), now))
-        deadline = self._coordinator.deadline()
-        if deadline is not None and deadline != self._woken_at:
-            self._woken_at = deadline
-            self._port.wake_at(deadline)
+        due = self._due()
+        if due != self._woken_at:
+            self._woken_at = due
+            self._port.wake_at(due)
         if self.validate:
             check_views(self._lifecycle, self._port.view() if self._under_way is None else None)
 
     def wake(self, now: float) -> None:
         """The port's clock reached a time given to wake_at. The policy may have changed its mind meanwhile."""
+        self._woken_at = math.inf
         deadline = self._coordinator.deadline()
         if deadline is not None and deadline <= now:
-            self._woken_at = None
             self.deliver(DeadlinePassed(), now)
+        if self._lifecycle.next_look <= now:
+            self._send(self._lifecycle.look(now))
+        self._conclude(now)
+
+    def _due(self) -> float:
+        """When the policy, or whoever waits for a silent worker, wants to be woken; infinity: never."""
+        deadline = self._coordinator.deadline()
+        look = self._lifecycle.next_look
+        return look if deadline is None else min(look, deadline)
 
     def _send(self, outputs: Iterable[Output]) -> None:
         """Carry out what may be carried out now, and hold back the rest."""

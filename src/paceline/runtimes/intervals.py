@@ -1,4 +1,4 @@
-"""How often something is done: "30s", "5m", "10000 samples", "500 updates"."""
+"""How often something is done: "30s", "5m", "10000 samples", "500 updates"; and how long is waited: "5s..10m"."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from paceline.core.errors import ConfigurationError
+from paceline.lifecycle.silence import Patience
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -40,3 +41,19 @@ def interval_of(text: str, what: str) -> Interval:
     if unit in SECONDS:
         return Interval(seconds=number * SECONDS[unit])
     return Interval(samples=int(number)) if unit.startswith("sample") else Interval(updates=int(number))
+
+
+def patience_of(text: str, what: str) -> Patience | None:
+    """Of "5s": at least, "5s..10m": at least and at most, "..10m", or "off"."""
+    if text.strip() == "off":
+        return None
+    time = r"(?:(\d+(?:\.\d+)?)\s*(s|m|h))"
+    found = re.fullmatch(rf"\s*{time}?\s*(?:\.\.\s*{time})?\s*", text)
+    if found is None or not text.strip():
+        raise ConfigurationError(f"{what} {text!r}: must be a time, a range of times or off, as in 5s, 5s..10m, ..10m")
+    usual = Patience()
+    most = None if found[3] is None else float(found[3]) * SECONDS[found[4]]
+    least = min(usual.least, most or usual.least) if found[1] is None else float(found[1]) * SECONDS[found[2]]
+    if least <= 0 or (most is not None and most < least):
+        raise ConfigurationError(f"{what} {text!r}: must begin above 0, and not end before that")
+    return Patience(least, most)

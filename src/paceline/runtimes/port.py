@@ -9,6 +9,7 @@ from paceline.lifecycle.messages import (
     BeginGroup,
     Discard,
     Dismiss,
+    EndProcess,
     GiveUp,
     Interrupt,
     Lease,
@@ -33,6 +34,8 @@ class Port(Protocol):
 
     def dismiss(self, command: Dismiss) -> None: ...
 
+    def end_process(self, command: EndProcess) -> None: ...
+
     def make_update(self, command: MakeUpdate) -> UpdateApplied | None:
         """Make the update, or begin to. None: it is under way, and the driver is told when it is done."""
 
@@ -43,7 +46,7 @@ class Port(Protocol):
     def give_up(self, command: GiveUp) -> None: ...
 
     def wake_at(self, time: float) -> None:
-        """Call Driver.wake at this time, or soon after."""
+        """Call Driver.wake at this time, or soon after, whatever was asked for before. Infinity: never."""
 
     def view(self) -> PortView:
         """What it believes, to be compared with what the other layers do."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import reduction, resource_tracker
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import ConfigurationError
@@ -54,6 +55,15 @@ class Started:
     channel: Channel[Any, Any]
     descriptor: int  # of its segment
     ended: int  # can be read when the process has ended, even if children of it still hold its pipes
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody stopped it with a signal."""
+        try:
+            text = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return text.rpartition(") ")[2][:1] == "T"  # its name, in brackets, may hold anything
 
 
 @dataclass

@@ -19,6 +19,7 @@ from paceline.lifecycle.messages import (
     BeginGroup,
     Discard,
     Dismiss,
+    EndProcess,
     GiveUp,
     Interrupt,
     Lease,
@@ -193,6 +194,12 @@ class LocalPort:
 
     def dismiss(self, command: Dismiss) -> None:
         self._tell(command.seat, sent.Stop())
+
+    def end_process(self, command: EndProcess) -> None:
+        """Its end will be seen."""
+        process = self.processes.get(command.seat)
+        if process is not None:
+            process.process.kill()
 
     def _tell(self, seat: int, message: sent.ToWorker) -> None:
         process = self.processes.get(seat)

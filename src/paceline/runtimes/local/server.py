@@ -18,6 +18,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BatchesSkipped,
+    EndProcess,
     GradientPushed,
     GroupEvent,
     ModelArrived,
@@ -29,6 +30,7 @@ from paceline.lifecycle.messages import (
 )
 from paceline.lifecycle.resumption import resume
 from paceline.lifecycle.seats import State
+from paceline.lifecycle.silence import Patience
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.runtimes.driver import Driver
@@ -55,6 +57,8 @@ from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
 from paceline.training.optimizers import warm_up
 
+OWN_PAUSE = 1.0  # seconds
+
 
 class LocalServer:
     def __init__(
@@ -73,11 +77,15 @@ class LocalServer:
         control: Control | None = None,
         checkpoints: CheckpointOptions | None = None,
         resumed: Checkpoint | None = None,
+        restarts: int = 0,
+        patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`least` and `most`: the range of an elastic group, as in Lifecycle. `resumed`: what it goes on from."""
+        """`least`, `most`, `restarts` and `patience`: as in Lifecycle. `resumed`: what it goes on from."""
         first = range(workers) if resumed is None else ()
-        self.lifecycle = Lifecycle(coordinator, first, least=least, most=most, epochs=epochs)
+        self.lifecycle = Lifecycle(
+            coordinator, first, least=least, most=most, epochs=epochs, restarts=restarts, patience=patience
+        )
         if resumed is not None:
             resume(self.lifecycle, resumed.facts.lifecycle)
             if least is None:
@@ -100,6 +108,8 @@ class LocalServer:
         self._control = control
         self._clock = clock
         self._began: float | None = None
+        self._looked_at = 0.0
+        self._stopped_since: dict[int, float] = {}  # by seat
         self._evaluations = Evaluations(launcher, self.loop, self._note_evaluation, evaluate_every)
         self._checkpoints = None if checkpoints is None else Checkpoints(checkpoints, self.lifecycle, self.port)
         if resumed is not None:
@@ -137,15 +147,36 @@ class LocalServer:
 
     def _look_at_the_clock(self) -> None:
         now = self.now
+        self._note_own_pause(now)
         wake = self.port.wake_time
         if wake is not None and now >= wake:
             self.port.wake_time = None
             self._driver.wake(now)
+        self._end_the_stopped(now)
         if self.port.aggregation is not None:
             self._evaluations.ask_if_due(self.port.store, self.port.replicas, now)
             self._gauge.measure_if_due(self.port.store, self.lifecycle, now)
             if self._checkpoints is not None:
                 self._checkpoints.look(now)
+
+    def _note_own_pause(self, now: float) -> None:
+        """A turn that took much longer than it may: this process stood still, and nobody can be blamed for that."""
+        pause = now - self._looked_at - TICK
+        self._looked_at = now
+        if pause > OWN_PAUSE and self.lifecycle.silence is not None:
+            self.lifecycle.silence.pause(pause)
+
+    def _end_the_stopped(self, now: float) -> None:
+        """Those that have no work left may take their time, unless somebody stopped them with a signal: the run would
+        never end."""
+        silence, waited_for = self.lifecycle.silence, self.lifecycle.active
+        if silence is None or any(seat.state is not State.FINISHING for seat in waited_for):
+            return
+        for seat in waited_for:
+            if not self.port.processes[seat.index].stopped:
+                self._stopped_since.pop(seat.index, None)
+            elif now - self._stopped_since.setdefault(seat.index, now) > silence.patience.least:
+                self.port.end_process(EndProcess(seat.index))
 
     def _evaluate_the_last(self, ended_at: float) -> None:
         """Nobody trains any more, so this may wait."""

@@ -22,6 +22,7 @@ from paceline.lifecycle.messages import (
     BeginGroup,
     Discard,
     Dismiss,
+    EndProcess,
     GiveUp,
     GradientPushed,
     GroupEvent,
@@ -283,6 +284,9 @@ class Simulator:
         self._workers[command.seat].plan += 1
         self._answers.append(ProcessFinished(command.seat))
 
+    def end_process(self, command: EndProcess) -> None:
+        """A simulated process that was told to stop has stopped."""
+
     def start_process(self, command: StartProcess) -> None:
         raise NotImplementedError("simulated workers come and go as their scenario says")
 
@@ -293,7 +297,8 @@ class Simulator:
         """Everybody failed: the run is over, which is a result as well."""
 
     def wake_at(self, time: float) -> None:
-        self._schedule(max(time, self.now), Happening.WAKE, NOBODY)
+        if time < math.inf:
+            self._schedule(max(time, self.now), Happening.WAKE, NOBODY)
 
     def view(self) -> PortView:
         return PortView() if self._learner is None else self._learner.view()
