@@ -6,6 +6,7 @@ import re
 
 from paceline.core.errors import ConfigurationError
 from paceline.experiment import Slowdown
+from paceline.experiment.simulation import LONGEST
 from paceline.policies import POLICIES
 from paceline.policies import policy as build_policy
 
@@ -81,6 +82,19 @@ def slowdown(text: str, option: str) -> Slowdown:
         _number(factor, option, text),
         0.0 if begin is None else _number(begin, option, text),
         None if end is None else _number(end, option, text),
+    )
+
+
+def freeze(text: str) -> Slowdown:
+    found = re.fullmatch(rf"(\d+)@({NUMBER})\.\.({NUMBER})?", text)
+    if found is None:
+        raise ConfigurationError(f"--freeze {text}: must be WORKER@BEGIN..END or WORKER@BEGIN.., as in 3@10..20")
+    worker, begin, end = found.groups()
+    return Slowdown(
+        int(worker),
+        LONGEST,
+        _number(begin, "--freeze", text),
+        None if end is None else _number(end, "--freeze", text),
     )
 
 

@@ -17,6 +17,7 @@ from rich.progress import Progress, TaskID
 from typer import Exit, Option
 
 from paceline.cli import options
+from paceline.cli.arguments import freeze as frozen
 from paceline.cli.arguments import policy_names, size_of_group, slowdown, times_of_group, times_of_workers
 from paceline.core.messages import GradientArrived
 from paceline.experiment import Simulation, policy_for, run_directory, run_end, simulate, worker_speeds
@@ -30,6 +31,7 @@ from paceline.report.tables import remarks, summary_table
 from paceline.runtimes.simulated.simulator import RunEnd
 
 GANTT_ROUNDS = 8  # iterations of the slowest worker that the strip shows
+AS_LEARNED = "0.000001s"  # the unit of time is unknown, so nothing but what is learned decides
 PROGRESS_EVERY = 20_000  # records between two movements of the progress bar
 
 
@@ -52,6 +54,13 @@ def simulate_command(
     ] = None,
     join: Annotated[list[str] | None, Option(help="WORKER@TIME: this worker joins late.")] = None,
     fail: Annotated[list[str] | None, Option(help="WORKER@TIME: this worker fails.")] = None,
+    freeze: Annotated[
+        list[str] | None, Option(help="WORKER@BEGIN..[END]: this worker stands still, and is set aside meanwhile.")
+    ] = None,
+    patience: Annotated[
+        str | None,
+        Option(help="How long at least (5s), or at most (..60s), a silent worker is waited for; off: without end."),
+    ] = None,
     duration: Annotated[float | None, Option(help="End at this time; a push exactly then still counts.")] = None,
     updates: Annotated[int | None, Option(help="End after so many updates.")] = None,
     pushes: Annotated[int | None, Option(help="End after so many pushes.")] = None,
@@ -79,13 +88,14 @@ def simulate_command(
         jitter=jitter,
         push_delay=push_delay,
         pull_delay=pull_delay,
-        slowdowns=tuple(slowdown(text, "--slow") for text in slow or ()),
+        slowdowns=(*(slowdown(text, "--slow") for text in slow or ()), *(frozen(text) for text in freeze or ())),
         joins=times_of_workers(join or [], "--join"),
         failures=times_of_workers(fail or [], "--fail"),
         duration=duration,
         updates=updates,
         pushes=pushes,
         seed=seed,
+        patience=patience or (AS_LEARNED if freeze else "off"),
     )
     speeds = worker_speeds(simulation)
     policies = {name: str(policy_for(name, len(speeds))) for name in names}

@@ -126,7 +126,8 @@ class WorkerSuspected(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defa
     @property
     def how_long(self) -> str:
         usual = "" if self.usual is None else f"; it usually needs {self.usual:.2g} s"
-        return f"silent for {self.seconds:.0f} s{usual}"
+        seconds = f"{self.seconds:.0f}" if self.seconds >= 10 else f"{self.seconds:.2g}"
+        return f"silent for {seconds} s{usual}"
 
     def __str__(self) -> str:
         wait = "s" if len(self.waiting) == 1 else ""

@@ -17,6 +17,7 @@ from paceline.policies import policy as build_policy
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.observer import Observer
 from paceline.recording.trace import TraceWriter
+from paceline.runtimes.intervals import patience_of
 from paceline.runtimes.iteration_times import read_iteration_times
 from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import (
@@ -53,6 +54,7 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
     updates: int | None = None
     pushes: int | None = None
     seed: int = 0
+    patience: str = "off"  # with workers that are silent; the unit of time is the simulation's
 
 
 def simulate(
@@ -79,6 +81,7 @@ def simulate(
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
         time_scale=min(speed.mean for speed in speeds.values()),
+        patience=patience_of(simulation.patience, "patience"),
     )
     try:
         simulator.run(run_end(simulation, speeds))
@@ -157,6 +160,7 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
     for worker, time in simulation.failures.items():
         joined = simulation.joins.get(worker, 0.0)
         _require(joined < time < math.inf, f"failure of worker {worker}", time, f"after it joined, at {joined:g}")
+    patience_of(simulation.patience, "patience")
     for slowdown in simulation.slowdowns:
         what = f"slow-down of worker {slowdown.worker}"
         _require(1 <= slowdown.factor <= LONGEST, what, slowdown.factor, f"a factor from 1 to {LONGEST:g}")

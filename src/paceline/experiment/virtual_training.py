@@ -17,6 +17,7 @@ from paceline.recording.metrics import RunMetrics
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import TraceWriter
+from paceline.runtimes.intervals import patience_of
 from paceline.runtimes.simulated.simulator import RunEnd, Simulator
 from paceline.runtimes.speeds import SpeedModel
 from paceline.training.choices import UpdateOptions
@@ -93,6 +94,7 @@ def train_virtually(
         pull_delay=simulation.pull_delay,
         time_scale=min(speed.mean for speed in speeds.values()),
         learner=learner,
+        patience=patience_of(simulation.patience, "patience"),
     )
     learner.simulator = simulator
     learner.evaluations, learner.observers, learner.on_evaluation = [], observers, on_evaluation

@@ -38,6 +38,7 @@ from paceline.lifecycle.messages import (
     WorkDropped,
     WorkRequested,
 )
+from paceline.lifecycle.silence import Patience
 from paceline.lifecycle.validation import PortView
 from paceline.lifecycle.work import Work
 from paceline.recording.observer import Observer
@@ -102,9 +103,11 @@ class Happening(Enum):
     JOIN = "join"
     FAILURE = "failure"
     WAKE = "wake"
+    ANSWER = "answer"  # of a process that could not move before
+    CALL = "call"  # of somebody outside
 
 
-class _Worker:
+class WorkerLoop:
     """Where one simulated worker is in its loop."""
 
     __slots__ = ("computed_at", "draw", "iteration", "plan", "pushed", "seat")
@@ -118,7 +121,7 @@ class _Worker:
         self.plan = 0  # a planned push with another number was called off
 
 
-NOBODY = _Worker(-1, lambda iteration, now: math.inf)  # what a wake-up call is about
+NOBODY = WorkerLoop(-1, lambda iteration, now: math.inf)  # what a wake-up call is about
 
 
 class Simulator:
@@ -134,34 +137,39 @@ class Simulator:
         pull_delay: float = 0.0,
         time_scale: float = 1.0,
         learner: Learns | None = None,
+        patience: Patience | None = None,
+        lifecycle: Lifecycle | None = None,
     ) -> None:
         """`time_scale`: a typical iteration time; the grid of times is laid relative to it.
 
-        `learner`: computes gradients; without one a run only keeps time, and never runs out of work.
+        `learner`: computes gradients; without one a run only keeps time, and never runs out of work. `patience`: as in
+        Lifecycle. `lifecycle`: one that is there already, whose processes somebody starts.
         """
         self.now = 0.0
         self.pushes = 0
         self._progress = coordinator.progress
         self._learner = learner
-        self._lifecycle = Lifecycle(
+        self._lifecycle = lifecycle or Lifecycle(
             coordinator,
             [simulated.worker for simulated in workers],
             epochs=1 if learner is None else learner.epochs,
             together=False,
             trains=learner is not None,
+            patience=patience,
         )
         if learner is not None:
-            self._lifecycle.provide(learner.work)
+            if lifecycle is None:
+                self._lifecycle.provide(learner.work)
             learner.trained = lambda: self._lifecycle.trained
         self._driver = Driver(self._lifecycle, self, observers)
         self._push_delay = push_delay
         self._pull_delay = pull_delay
         self._digits = GRID - math.floor(math.log10(time_scale))
-        self._heap: list[tuple[float, int, Happening, _Worker, int]] = []  # time, sequence, what, worker, plan
+        self._heap: list[tuple[float, int, Happening, WorkerLoop, int]] = []  # time, sequence, what, worker, plan
         self._sequence = 0
-        self._workers = {simulated.worker: _Worker(simulated.worker, simulated.draw) for simulated in workers}
+        self._workers = {simulated.worker: WorkerLoop(simulated.worker, simulated.draw) for simulated in workers}
         self._answers: deque[GroupEvent] = deque()  # what workers do at once
-        self._halted = False
+        self.halted = False
         for simulated in workers:
             worker = self._workers[simulated.worker]
             self._schedule(simulated.joins_at, Happening.JOIN, worker)
@@ -176,7 +184,7 @@ class Simulator:
         """Run until it is over and return the virtual time at which it ended, which is also `now`."""
         heap, progress = self._heap, self._progress
         latest = end.duration * (1 + END_TOLERANCE)
-        while progress.version < end.updates and self.pushes < end.pushes and not self._halted:
+        while progress.version < end.updates and self.pushes < end.pushes and not self.halted:
             if not heap or heap[0][0] > latest:
                 self.now = self.now if math.isinf(end.duration) else end.duration
                 break
@@ -191,31 +199,42 @@ class Simulator:
                 heap.clear()  # a policy may still want to be woken, but there is nobody left
                 continue
             self.now = time
-            if happening is Happening.JOIN:
-                self._deliver(ModelArrived(worker.seat))
-            elif happening is Happening.FAILURE:
-                worker.plan += 1
-                if self._learner is not None:
-                    self._learner.leave(worker.seat)
-                self._deliver(ProcessDied(worker.seat, "failed"))
-            else:
-                self._driver.wake(time)
-                self._deliver_answers()
+            self._happen(happening, worker, plan)
         return self.now
+
+    def _happen(self, happening: Happening, worker: WorkerLoop, plan: int) -> None:
+        """Anything but a push."""
+        if happening is Happening.JOIN:
+            self._deliver(ModelArrived(worker.seat))
+        elif happening is Happening.FAILURE:
+            self._fail(worker, "failed")
+        else:
+            self._driver.wake(self.now)
+            self._deliver_answers()
+
+    def _fail(self, worker: WorkerLoop, reason: str) -> None:
+        worker.plan += 1
+        if self._learner is not None:
+            self._learner.leave(worker.seat)
+        self._deliver(ProcessDied(worker.seat, reason))
 
     def halt(self) -> None:
         """End the run with what happens now."""
-        self._halted = True
+        self.halted = True
 
     def _deliver(self, event: GroupEvent) -> None:
         self._driver.deliver(event, self.now)
         self._deliver_answers()
 
+    def _answer(self, event: WorkRequested | WorkDropped | ProcessFinished) -> None:
+        """What a worker does at once."""
+        self._answers.append(event)
+
     def _deliver_answers(self) -> None:
         while self._answers:
             self._driver.deliver(self._answers.popleft(), self.now)
 
-    def _push(self, worker: _Worker, now: float) -> None:
+    def _push(self, worker: WorkerLoop, now: float) -> None:
         self.now = now
         self.pushes += 1
         worker.pushed += 1
@@ -228,11 +247,11 @@ class Simulator:
         if self._answers:
             self._deliver_answers()
 
-    def _schedule(self, time: float, happening: Happening, worker: _Worker) -> None:
+    def _schedule(self, time: float, happening: Happening, worker: WorkerLoop) -> None:
         self._sequence += 1
         heapq.heappush(self._heap, (time, self._sequence, happening, worker, worker.plan))
 
-    def _compute(self, worker: _Worker) -> None:
+    def _compute(self, worker: WorkerLoop) -> None:
         """The worker has parameters, and begins its next iteration."""
         begins = self.now + self._pull_delay
         arrives = worker.computed_at = round(begins + worker.draw(worker.iteration, begins), self._digits)
@@ -248,14 +267,14 @@ class Simulator:
         if self._learner is not None:
             self._learner.pull(command.seat, command.unit)
             if command.unit is None:
-                self._answers.append(WorkRequested(command.seat, self._learner.work))
+                self._answer(WorkRequested(command.seat, self._learner.work))
                 return
         self._compute(self._workers[command.seat])
 
     def lease(self, command: Lease) -> None:
         assert self._learner is not None
         if command.unit is None:
-            self._answers.append(ProcessFinished(command.seat))
+            self._answer(ProcessFinished(command.seat))
         else:
             self._learner.lease(command.seat, command.unit)
             self._compute(self._workers[command.seat])
@@ -265,7 +284,7 @@ class Simulator:
         worker = self._workers[command.seat]
         if worker.computed_at >= round(self.now + self._pull_delay, self._digits):
             worker.plan += 1
-            self._answers.append(WorkDropped(command.seat, 0, 0 if self._learner is None else 1))
+            self._answer(WorkDropped(command.seat, 0, 0 if self._learner is None else 1))
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
         if self._learner is None:
@@ -282,7 +301,7 @@ class Simulator:
 
     def dismiss(self, command: Dismiss) -> None:
         self._workers[command.seat].plan += 1
-        self._answers.append(ProcessFinished(command.seat))
+        self._answer(ProcessFinished(command.seat))
 
     def end_process(self, command: EndProcess) -> None:
         """A simulated process that was told to stop has stopped."""

@@ -1,0 +1,264 @@
+"""Chaos for real: a run in processes of its own, and somebody who kills, stops and slows them as the plan says.
+
+The time of the plan runs from the moment at which the group first began. Afterwards nothing may be left running, every
+sample must have been applied exactly once, the recorded events must lead to the same commands, and the run, trained
+again in one process from its trace, to the same weights to the bit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import msgspec
+
+from paceline.core.errors import PacelineError
+from paceline.experiment.balance import balance_of
+from paceline.experiment.chaos.plan import Fault
+from paceline.experiment.chaos.setting import Setting, Verdict
+from paceline.experiment.chaos.subject import DELAY, LOG, OUTCOME, REPEAT, Outcome, Seen, live
+from paceline.experiment.verification import train_again
+from paceline.recording.replay import first_difference
+from paceline.recording.trace import Trace
+
+MOST_LIVES = 12
+LONGEST = 90.0  # seconds beyond the plan's, after which a life is stuck
+TICK = 0.01
+STUTTER = 0.1  # seconds that a slow worker stands still each time, and half of it moves
+GONE_WITHIN = 5.0  # seconds after the end of a launcher, for its processes
+
+
+class Tormentor:
+    def __init__(
+        self, task: str, seed: int, plan: Sequence[Fault], setting: Setting, seconds: float, directory: Path
+    ) -> None:
+        self._task, self._seed, self._setting, self._seconds = task, seed, setting, seconds
+        self._directory = directory
+        self._run_dir = directory / "run"
+        self._faults = list(plan)
+        self._resume_at: list[tuple[float, int]] = []  # when a stopped process goes on, by the common clock
+        self._slow: dict[int, tuple[float, float]] = {}  # pid -> until when, and when it moves or stops next
+        self._began: float | None = None
+        self._happened: list[str] = []
+        self._killed: list[float] = []
+        self._frozen: list[float] = []
+        self._lives = 0
+        self._pids: set[int] = set()
+
+    def verdict(self) -> Verdict:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        outcome, problem = Outcome(), ""
+        try:
+            outcome = self._all_lives()
+            problem = outcome.problem or self._what_is_wrong()
+        except (PacelineError, AssertionError) as found:
+            problem = f"{type(found).__name__}: {found}"
+        finally:
+            self._end_everything()
+        return Verdict(
+            problem,
+            tuple(self._happened),
+            outcome.updates,
+            outcome.samples,
+            self._lives,
+            tuple(self._after_kills()),
+            tuple(self._after_freezes()),
+        )
+
+    # -- lives --
+
+    def _all_lives(self) -> Outcome:
+        while True:
+            self._lives += 1
+            outcome = self._live()
+            if outcome is not None and not outcome.gave_up:
+                return outcome
+            if outcome is not None:
+                self._say(f"the run gives up, and is begun again: {outcome.problem}")
+            assert self._lives < MOST_LIVES, f"not done after {MOST_LIVES} lives"
+
+    def _live(self) -> Outcome | None:
+        """How it ended; None: it was killed."""
+        (self._directory / OUTCOME).unlink(missing_ok=True)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["paceline.experiment.chaos.subject"])
+        arguments = (self._run_dir, self._task, self._seed, self._setting, self._seconds)
+        launcher = context.Process(target=live, args=arguments, name="paceline chaos")
+        launcher.start()
+        end = time.monotonic() + self._seconds + LONGEST
+        crashed = False
+        try:
+            while launcher.is_alive():
+                assert time.monotonic() < end, f"stuck: {self._seconds + LONGEST:g} s are over"
+                crashed = self._torment(launcher) or crashed
+                launcher.join(TICK)
+        finally:
+            if launcher.is_alive():
+                launcher.kill()
+                launcher.join()
+        self._wait_until_gone()
+        written = self._directory / OUTCOME
+        if written.exists():
+            return msgspec.json.decode(written.read_bytes(), type=Outcome)
+        assert crashed, f"the launcher ended with exit code {launcher.exitcode}"
+        return None
+
+    def _wait_until_gone(self) -> None:
+        end = time.monotonic() + GONE_WITHIN
+        while left := [pid for pid in self._pids if _is_alive(pid)]:
+            assert time.monotonic() < end, f"processes {left} outlived their launcher"
+            time.sleep(TICK)
+        self._pids.clear()
+        self._resume_at.clear()
+        self._slow.clear()
+
+    def _end_everything(self) -> None:
+        for pid in self._pids:
+            _signal(pid, signal.SIGKILL)
+
+    # -- torment --
+
+    def _torment(self, launcher: BaseProcess) -> bool:
+        """Do what is due. Returns whether the launcher was killed."""
+        assert launcher.pid is not None
+        workers = _workers_of(launcher.pid)
+        self._pids.update(workers)
+        now = time.monotonic()
+        if self._began is None:
+            self._began = next((seen.at for seen in self._log() if seen.what == "begun"), None)
+            if self._began is None:
+                return False
+        self._let_move(now)
+        while self._faults and self._began + self._faults[0].at <= now:
+            fault = self._faults.pop(0)
+            if fault.kind == "crash":
+                self._say("the launcher is killed")
+                launcher.kill()
+                return True
+            if workers:
+                self._befall(fault, workers[fault.worker % len(workers)], now)
+        return False
+
+    def _befall(self, fault: Fault, pid: int, now: float) -> None:
+        lasts = f" for {fault.seconds:g} s" if fault.seconds else ""
+        if fault.kind in ("duplicate", "delay"):
+            number = REPEAT if fault.kind == "duplicate" else DELAY
+            if not _listens_to(pid, number):
+                return  # it is just starting
+            _signal(pid, number)
+        elif fault.kind == "kill":
+            _signal(pid, signal.SIGKILL)
+            self._killed.append(now)
+        elif fault.kind == "freeze":
+            _signal(pid, signal.SIGSTOP)
+            self._frozen.append(now)
+            self._resume_at.append((now + fault.seconds, pid))
+        else:
+            self._slow[pid] = (now + fault.seconds, now)
+        self._say(f"{fault.kind} process {pid}{lasts}")
+
+    def _let_move(self, now: float) -> None:
+        for time_, pid in [entry for entry in self._resume_at if entry[0] <= now]:
+            self._resume_at.remove((time_, pid))
+            _signal(pid, signal.SIGCONT)
+        for pid, (until, turns) in list(self._slow.items()):
+            frozen = any(other == pid for _, other in self._resume_at)
+            if now >= until:
+                del self._slow[pid]
+            if frozen or now < turns:
+                continue
+            moves = int((until - now) / STUTTER * 2) % 3 == 0 or now >= until
+            _signal(pid, signal.SIGCONT if moves else signal.SIGSTOP)
+
+    def _say(self, what: str) -> None:
+        since = 0.0 if self._began is None else time.monotonic() - self._began
+        self._happened.append(f"{since:.2f}: {what}")
+
+    # -- what became of it --
+
+    def _what_is_wrong(self) -> str:
+        """In words; empty: nothing."""
+        balance = balance_of(self._run_dir)
+        for epoch in balance.epochs:
+            if epoch.applied != epoch.samples:
+                return f"epoch {epoch.epoch + 1}: of {epoch.samples} samples {epoch.applied} were applied exactly once"
+        if not balance.epochs:
+            return "the trace does not say what the data set is"
+        different = first_difference(Trace(self._run_dir / "trace.jsonl", allow_cut_off=True))
+        if different is not None:
+            return f"line {different[0]} of the trace: the replay departs"
+        again = train_again(self._run_dir)
+        if again.differs_at is not None:
+            return f"trained again, the weights differ after update {again.differs_at} ({again.parameter})"
+        return ""
+
+    def _log(self) -> list[Seen]:
+        path = self._directory / LOG
+        if not path.exists():
+            return []
+        lines = path.read_bytes().splitlines(keepends=True)
+        return [msgspec.json.decode(line, type=Seen) for line in lines if line.endswith(b"\n")]
+
+    def _after_kills(self) -> Iterator[float]:
+        """Seconds from each kill until the group had gone on without that worker."""
+        log = self._log()
+        for killed in self._killed:
+            left = next((seen.at for seen in log if seen.what == "left" and seen.at >= killed), None)
+            going_on = next((seen.at for seen in log if left and seen.what == "update" and seen.at >= left), None)
+            if going_on is not None and "killed" in next(seen.reason for seen in log if seen.at == left):
+                yield round(going_on - killed, 4)
+
+    def _after_freezes(self) -> Iterator[tuple[float, float]]:
+        """Seconds from each freeze until the worker was set aside, and how long it usually needs."""
+        log = self._log()
+        usual = {seen.worker: seen.usual for seen in log if seen.what == "suspected"}
+        for frozen in self._frozen:
+            for seen in log:
+                if seen.what == "left" and seen.at >= frozen and seen.reason.startswith("it was set aside"):
+                    yield round(seen.at - frozen, 4), round(usual.get(seen.worker) or 0.0, 4)
+                    break
+
+
+def _workers_of(pid: int) -> list[int]:
+    """The processes that a launcher started for its workers."""
+    found = []
+    with suppress(OSError):
+        for thread in sorted(Path(f"/proc/{pid}/task").iterdir()):
+            for child in (thread / "children").read_text().split():
+                with suppress(OSError):
+                    if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        found.append(int(child))
+    return sorted(found)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def _listens_to(pid: int, number: int) -> bool:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def run_for_real(
+    task: str, seed: int, plan: Sequence[Fault], setting: Setting, seconds: float, directory: Path
+) -> Verdict:
+    return Tormentor(task, seed, plan, setting, seconds, directory).verdict()

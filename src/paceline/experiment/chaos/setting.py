@@ -1,0 +1,50 @@
+"""Whom misfortune befalls: a small group and a policy, chosen by the seed where nobody chose them."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+# Every policy, some with parameters that bring out more of them.
+POLICIES = (
+    "bsp",
+    "asp",
+    "ssp:staleness=2",
+    "dssp:lower=1,upper=4",
+    "elastic-bsp:lookahead=4",
+    "elastic-bsp:lookahead=4,inside=gather",
+    "backup",
+    "backup:late=interrupt",
+    "dbw",
+    "buffered:size=2",
+)
+PATIENCE = 0.5  # seconds, so that some freezes are longer
+CHECKPOINT_EVERY = 1.0  # second
+
+
+class Setting(msgspec.Struct, frozen=True):
+    policy: str
+    workers: str  # as of `launch`
+    restart: int = 0
+
+
+def setting_of(seed: int, policy: str | None = None, workers: str | None = None) -> Setting:
+    random = Random(f"{seed}/setting")
+    chosen = random.choice(POLICIES)
+    group, restart = random.choice([("2", 0), ("3", 0), ("3", 2), ("2", 9), ("2..3", 0), ("3..4", 0)])
+    if workers is not None:
+        group, restart = workers, 0
+    return Setting(policy or chosen, group, restart)
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a run. `problem` empty: all invariants held."""
+
+    problem: str = ""
+    happened: tuple[str, ...] = ()  # in order, in words
+    updates: int = 0
+    samples: int = 0
+    lives: int = 1  # of the server
+    after_kill: tuple[float, ...] = ()  # seconds until the next update
+    after_freeze: tuple[tuple[float, float], ...] = ()  # seconds until it was set aside, and what it usually needs

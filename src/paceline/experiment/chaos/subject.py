@@ -1,0 +1,142 @@
+"""The run that is tormented, in a process of its own: a built-in task whose workers repeat and delay messages if asked.
+
+Whoever torments it needs to know when the group began, who left when, and how it ended: that is written beside the run.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from paceline.core.errors import PacelineError
+from paceline.core.messages import AT_THE_END, ApplyUpdate, Record, UpdateRule, WorkerLeft, WorkerSuspected
+from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting
+from paceline.experiment.run_files import Origin
+from paceline.experiment.tasks import TaskOptions, settings_of, task_of
+from paceline.experiment.training import launch
+from paceline.recording.observer import Observer
+from paceline.runtimes.driver import Driver
+from paceline.runtimes.local.messages import Push
+from paceline.runtimes.local.port import WorkerFailedError
+from paceline.training.worker import Worker
+
+REPEAT, DELAY = signal.SIGUSR1, signal.SIGUSR2  # what a worker is asked to do with its next push
+DELAYED_BY = 0.4  # seconds
+SPEED = "lognormal:seconds=0.03"
+EPOCHS_PER_SECOND = {"digits": 2.0}
+
+LOG, OUTCOME = "chaos.jsonl", "outcome.json"
+
+
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the log. `at`: of the clock that all processes of a machine share."""
+
+    at: float
+    what: str  # begun, suspected, left, update
+    worker: int = -1
+    reason: str = ""
+    usual: float | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    problem: str = ""
+    gave_up: bool = False  # nobody was left who could have gone on
+    updates: int = 0
+    samples: int = 0
+
+
+class _Watcher(Observer):
+    """Writes down what a tormentor wants to know, at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._somebody_left = False
+
+    def begun(self, rule: UpdateRule) -> None:
+        self._write(Seen(time.monotonic(), "begun"))
+
+    def observe(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, WorkerSuspected):
+            self._write(Seen(time.monotonic(), "suspected", event.worker, usual=event.usual))
+        elif isinstance(event, WorkerLeft) and event.reason not in AT_THE_END:
+            self._write(Seen(time.monotonic(), "left", event.worker, event.reason))
+            self._somebody_left = True
+        if self._somebody_left and any(isinstance(command, ApplyUpdate) for command in record.commands):
+            self._write(Seen(time.monotonic(), "update"))
+            self._somebody_left = False
+
+    def _write(self, seen: Seen) -> None:
+        self._file.write(msgspec.json.encode(seen) + b"\n")
+
+
+class Misbehaving:
+    """A train function whose messages are repeated and delayed when its process gets a signal."""
+
+    description = "chaos"
+
+    def __init__(self, learn: Callable[[Worker], None]) -> None:
+        self._learn = learn
+
+    def __call__(self, worker: Worker) -> None:
+        asked: set[int] = set()
+
+        def note(number: int, frame: FrameType | None) -> None:
+            asked.add(number)
+
+        link: Any = worker._link
+        send = link.send
+
+        def send_badly(message: Any) -> None:
+            if isinstance(message, Push):
+                if DELAY in asked:
+                    asked.discard(DELAY)
+                    time.sleep(DELAYED_BY)
+                send(message)
+                if REPEAT in asked:
+                    asked.discard(REPEAT)
+                    send(message)
+            else:
+                send(message)
+
+        link.send = send_badly
+        for number in (REPEAT, DELAY):
+            signal.signal(number, note)
+        self._learn(worker)
+
+
+def live(run_dir: Path, task: str, seed: int, setting: Setting, seconds: float) -> None:
+    """One life of the run: begun in this directory, or gone on with. Says how it ended, unless it is killed."""
+    Driver.validate = True
+    warnings.simplefilter("ignore")
+    wanted = TaskOptions(task, epochs=max(1, round(seconds * EPOCHS_PER_SECOND[task])))
+    outcome = Outcome()
+    try:
+        result = launch(
+            Misbehaving(task_of(wanted, seed=seed).learn),
+            workers=setting.workers,
+            policy=setting.policy,
+            epochs=wanted.epochs or settings_of(task).epochs,
+            seed=seed,
+            speed=SPEED,
+            restart=setting.restart,
+            patience=f"{PATIENCE:g}s",
+            run_dir=run_dir,
+            checkpoint_every=f"{CHECKPOINT_EVERY:g}s",
+            resume="auto",
+            observers=[_Watcher(run_dir.parent / LOG)],
+            origin=Origin(task, task=wanted.as_written()),
+        )
+        outcome = Outcome(updates=result.summary.updates, samples=result.samples)
+    except WorkerFailedError as problem:
+        outcome = Outcome(str(problem), gave_up=True)
+    except (PacelineError, AssertionError) as problem:
+        outcome = Outcome(f"{type(problem).__name__}: {problem}")
+    (run_dir.parent / OUTCOME).write_bytes(msgspec.json.encode(outcome))
