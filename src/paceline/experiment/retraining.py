@@ -82,8 +82,10 @@ def retrain(
 
 def _uses(trace: Trace) -> Counter[int]:
     """How many gradients were computed on each version."""
-    events = (record.event for record in trace)
-    versions = {event.gradient: event.version for event in events if isinstance(event, GradientArrived)}
+    versions: dict[Gradient, int] = {}
+    for record in trace:
+        if isinstance(record.event, GradientArrived):
+            versions.setdefault(record.event.gradient, record.event.version)  # a second delivery says what is newest
     return Counter(versions.values())
 
 
