@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
+from paceline.cli.chaos import chaos_command
 from paceline.cli.compare import compare_command
 from paceline.cli.download import download_command
 from paceline.cli.ledger import ledger_command
@@ -36,6 +37,7 @@ app.command()(policies)
 app.command("simulate")(simulate_command)
 app.command()(replay)
 app.command("ledger")(ledger_command)
+app.command("chaos")(chaos_command)
 app.command("reproduce")(reproduce_command)
 app.command("whatif")(whatif_command)
 

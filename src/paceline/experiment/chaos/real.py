@@ -18,10 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from paceline.core.errors import PacelineError
 from paceline.experiment.balance import balance_of
 from paceline.experiment.chaos.plan import Fault
-from paceline.experiment.chaos.setting import Setting, Verdict
+from paceline.experiment.chaos.setting import PATIENCE, Setting, Verdict
 from paceline.experiment.chaos.subject import DELAY, LOG, OUTCOME, REPEAT, Outcome, Seen, live
 from paceline.experiment.verification import train_again
 from paceline.recording.replay import first_difference
@@ -47,7 +46,8 @@ class Tormentor:
         self._began: float | None = None
         self._happened: list[str] = []
         self._killed: list[float] = []
-        self._frozen: list[float] = []
+        self._frozen: list[tuple[float, float]] = []  # from, until
+        self._slowed: list[tuple[float, float]] = []
         self._lives = 0
         self._pids: set[int] = set()
 
@@ -110,6 +110,8 @@ class Tormentor:
         return None
 
     def _wait_until_gone(self) -> None:
+        for pid in self._pids:
+            _signal(pid, signal.SIGCONT)  # one that was stopped while it started could not notice
         end = time.monotonic() + GONE_WITHIN
         while left := [pid for pid in self._pids if _is_alive(pid)]:
             assert time.monotonic() < end, f"processes {left} outlived their launcher"
@@ -157,10 +159,11 @@ class Tormentor:
             self._killed.append(now)
         elif fault.kind == "freeze":
             _signal(pid, signal.SIGSTOP)
-            self._frozen.append(now)
+            self._frozen.append((now, now + fault.seconds))
             self._resume_at.append((now + fault.seconds, pid))
         else:
             self._slow[pid] = (now + fault.seconds, now)
+            self._slowed.append((now, now + fault.seconds))
         self._say(f"{fault.kind} process {pid}{lasts}")
 
     def _let_move(self, now: float) -> None:
@@ -215,13 +218,19 @@ class Tormentor:
                 yield round(going_on - killed, 4)
 
     def _after_freezes(self) -> Iterator[tuple[float, float]]:
-        """Seconds from each freeze until the worker was set aside, and how long it usually needs."""
+        """Seconds from each freeze until the worker was set aside, and how long it usually needs.
+
+        Only where it must have been that freeze: nobody else stood still, or was slow, at the same time.
+        """
         log = self._log()
         usual = {seen.worker: seen.usual for seen in log if seen.what == "suspected"}
-        for frozen in self._frozen:
+        for begin, end in self._frozen:
+            others = [span for span in (*self._frozen, *self._slowed) if span != (begin, end)]
+            if any(other_begin < end and begin < other_end for other_begin, other_end in others):
+                continue
             for seen in log:
-                if seen.what == "left" and seen.at >= frozen and seen.reason.startswith("it was set aside"):
-                    yield round(seen.at - frozen, 4), round(usual.get(seen.worker) or 0.0, 4)
+                if seen.reason.startswith("it was set aside") and begin + PATIENCE <= seen.at <= end:
+                    yield round(seen.at - begin, 4), round(usual.get(seen.worker) or 0.0, 4)
                     break
 
 

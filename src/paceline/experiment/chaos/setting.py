@@ -48,3 +48,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     lives: int = 1  # of the server
     after_kill: tuple[float, ...] = ()  # seconds until the next update
     after_freeze: tuple[tuple[float, float], ...] = ()  # seconds until it was set aside, and what it usually needs
+
+
+def kind_of(happened: str) -> str:
+    """What happened, without when and to whom."""
+    return happened.split(": ")[1].split(" process ")[0]

@@ -1,0 +1,117 @@
+"""Chaos: its plans, that it finds what is planted, and that nothing is lost whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from paceline.cli.app import app
+from paceline.core.errors import ConfigurationError
+from paceline.core.messages import Unit
+from paceline.experiment.chaos.plan import KINDS, Fault, plan_of, read_plan, written
+from paceline.experiment.chaos.setting import POLICIES, Setting, kind_of, setting_of
+from paceline.experiment.chaos.virtual import run_virtually, shrunk
+from paceline.lifecycle.work import WorkLedger
+
+VIRTUAL_SEEDS, REAL_SEEDS = 300, 20
+
+
+def test_a_plan_follows_from_its_seed_and_can_be_written_and_read() -> None:
+    kinds = set()
+    for seed in range(50):
+        plan = plan_of(seed, 10.0)
+        assert plan == plan_of(seed, 10.0) == read_plan(written(plan))
+        assert all(0 <= fault.at <= 10 for fault in plan) and list(plan) == sorted(plan)
+        kinds.update(fault.kind for fault in plan)
+    assert kinds == set(KINDS)
+    assert read_plan("nothing") == () and written(()) == "nothing"
+
+
+@pytest.mark.parametrize("text", ["kil 1@2", "kill 1", "freeze 1@2", "kill 1@2+3", "crash", ""])
+def test_a_fault_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="write kill 1@2.5"):
+        read_plan(text)
+
+
+def test_the_seed_chooses_policy_and_group_unless_somebody_did() -> None:
+    assert {setting_of(seed).policy for seed in range(200)} == set(POLICIES)
+    assert setting_of(3, "asp", "2..4") == Setting("asp", "2..4")
+
+
+@pytest.mark.parametrize("begin", range(0, VIRTUAL_SEEDS, 50))
+def test_nothing_is_lost_in_virtual_time(begin: int) -> None:
+    for seed in range(begin, begin + 50):
+        plan, setting = plan_of(seed, 6.0), setting_of(seed)
+        verdict = run_virtually(seed, plan, setting, 6.0)
+        assert not verdict.problem, f"paceline chaos --virtual --seed {seed} --seconds 6: {verdict.problem}"
+        assert verdict == run_virtually(seed, plan, setting, 6.0) or seed % 10, "it is the same each time"
+
+
+def test_what_is_planted_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work of a silent worker is lost when it is taken from it."""
+
+    def lose(self: WorkLedger, worker: int | None = None) -> tuple[int, tuple[Unit, ...]]:
+        chosen = next(iter(self._held), -1) if worker is None else worker
+        return chosen, tuple(self._held.pop(chosen, ()))
+
+    monkeypatch.setattr(WorkLedger, "recall", lose)
+    found = next(seed for seed in range(300) if run_virtually(seed, plan_of(seed, 6.0), setting_of(seed), 6.0).problem)
+    plan = shrunk(found, plan_of(found, 6.0), setting_of(found), 6.0)
+    assert 0 < len(plan) < len(plan_of(found, 6.0)) and any(fault.kind in ("freeze", "delay", "slow") for fault in plan)
+    printed = CliRunner().invoke(app, ["chaos", "--virtual", "--seed", str(found), "--seconds", "6"])
+    assert printed.exit_code == 1 and "FAILED: AssertionError: samples of all epochs" in printed.stdout
+    assert f"--virtual --faults '{written(plan)}'" in printed.stdout
+
+
+def test_a_run_that_is_stuck_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is given up, and one stands still for ever."""
+    monkeypatch.setattr("paceline.experiment.chaos.virtual.PATIENCE", 1e9)
+    verdict = run_virtually(0, (Fault(1.0, "freeze", 0, 1e6),), Setting("bsp", "2"), 5.0)
+    assert "stuck" in verdict.problem
+
+
+def test_the_command_says_what_it_did_and_how_to_do_it_again() -> None:
+    runner = CliRunner()
+    one = runner.invoke(app, ["chaos", "--virtual", "--seed", "7", "--seconds", "6"])
+    assert one.exit_code == 0 and "Survived: " in one.stdout and "the launcher is killed" in one.stdout
+    assert one.stdout.endswith("Again: paceline chaos digits --seed 7 --seconds 6 --virtual\n")
+    many = runner.invoke(app, ["chaos", "--virtual", "--seeds", "20", "--seconds", "4", "--policy", "bsp"])
+    assert "All 20 seeds survived: no sample was lost, none was applied twice." in many.stdout
+    lines = runner.invoke(app, ["chaos", "--virtual", "--seeds", "2", "--workers", "3", "--json"]).stdout.splitlines()
+    assert [json.loads(line)["seed"] for line in lines] == [0, 1]
+    assert json.loads(lines[0])["setting"]["workers"] == "3"
+    given = runner.invoke(app, ["chaos", "--virtual", "--faults", "kill 1@1, crash@2"])
+    assert "1.00: kill process 1" in given.stdout and "2.00: the launcher is killed" in given.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mnist"], "unknown task 'mnist'; there are: digits"),
+        (["--seeds", "0"], "--seeds 0: must be at least 1"),
+        (["--seconds", "0"], "--seconds 0: must be above 0"),
+        (["--policy", "bps"], "unknown policy 'bps'"),
+        (["--workers", "x"], "workers 'x': must be a number or a range"),
+    ],
+)
+def test_wrong_input_is_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        CliRunner().invoke(app, ["chaos", "--virtual", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(REAL_SEEDS))
+def test_nothing_is_lost_with_real_processes(seed: int, tmp_path: Path) -> None:
+    from paceline.experiment.chaos.real import run_for_real
+
+    plan, setting = plan_of(seed, 1.5), setting_of(seed)
+    verdict = run_for_real("digits", seed, plan, setting, 1.5, tmp_path / "chaos")
+    assert not verdict.problem, f"paceline chaos --seed {seed} --seconds 1.5: {verdict.problem}"
+    assert verdict.samples == 3 * 1437
+    assert {kind_of(happened) for happened in verdict.happened} <= {
+        *KINDS,
+        "the launcher is killed",
+    } or verdict.lives > 1
