@@ -32,7 +32,7 @@ def test_a_plan_follows_from_its_seed_and_can_be_written_and_read() -> None:
 
 @pytest.mark.parametrize("text", ["kil 1@2", "kill 1", "freeze 1@2", "kill 1@2+3", "crash", ""])
 def test_a_fault_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="write kill 1@2.5"):
+    with pytest.raises(ConfigurationError, match=r"write kill 1@2\.5"):
         read_plan(text)
 
 
@@ -111,7 +111,5 @@ def test_nothing_is_lost_with_real_processes(seed: int, tmp_path: Path) -> None:
     verdict = run_for_real("digits", seed, plan, setting, 1.5, tmp_path / "chaos")
     assert not verdict.problem, f"paceline chaos --seed {seed} --seconds 1.5: {verdict.problem}"
     assert verdict.samples == 3 * 1437
-    assert {kind_of(happened) for happened in verdict.happened} <= {
-        *KINDS,
-        "the launcher is killed",
-    } or verdict.lives > 1
+    crashed = any(kind_of(happened) == "the launcher is killed" for happened in verdict.happened)
+    assert verdict.lives > 1 or not crashed
