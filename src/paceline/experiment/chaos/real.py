@@ -20,7 +20,7 @@ import msgspec
 
 from paceline.experiment.balance import balance_of
 from paceline.experiment.chaos.plan import Fault
-from paceline.experiment.chaos.setting import PATIENCE, Setting, Verdict
+from paceline.experiment.chaos.setting import Setting, Verdict
 from paceline.experiment.chaos.subject import DELAY, LOG, OUTCOME, REPEAT, Outcome, Seen, live
 from paceline.experiment.verification import train_again
 from paceline.recording.replay import first_difference
@@ -45,9 +45,8 @@ class Tormentor:
         self._slow: dict[int, tuple[float, float]] = {}  # pid -> until when, and when it moves or stops next
         self._began: float | None = None
         self._happened: list[str] = []
-        self._killed: list[float] = []
-        self._frozen: list[tuple[float, float]] = []  # from, until
-        self._slowed: list[tuple[float, float]] = []
+        self._killed: list[tuple[float, int]] = []  # when, and its pid
+        self._frozen: list[tuple[float, int]] = []
         self._lives = 0
         self._pids: set[int] = set()
 
@@ -156,14 +155,13 @@ class Tormentor:
             _signal(pid, number)
         elif fault.kind == "kill":
             _signal(pid, signal.SIGKILL)
-            self._killed.append(now)
+            self._killed.append((now, pid))
         elif fault.kind == "freeze":
             _signal(pid, signal.SIGSTOP)
-            self._frozen.append((now, now + fault.seconds))
+            self._frozen.append((now, pid))
             self._resume_at.append((now + fault.seconds, pid))
         else:
             self._slow[pid] = (now + fault.seconds, now)
-            self._slowed.append((now, now + fault.seconds))
         self._say(f"{fault.kind} process {pid}{lasts}")
 
     def _let_move(self, now: float) -> None:
@@ -208,30 +206,33 @@ class Tormentor:
         lines = path.read_bytes().splitlines(keepends=True)
         return [msgspec.json.decode(line, type=Seen) for line in lines if line.endswith(b"\n")]
 
-    def _after_kills(self) -> Iterator[float]:
-        """Seconds from each kill until the group had gone on without that worker."""
-        log = self._log()
-        for killed in self._killed:
-            left = next((seen.at for seen in log if seen.what == "left" and seen.at >= killed), None)
-            going_on = next((seen.at for seen in log if left and seen.what == "update" and seen.at >= left), None)
-            if going_on is not None and "killed" in next(seen.reason for seen in log if seen.at == left):
-                yield round(going_on - killed, 4)
+    def _departures(self, faults: list[tuple[float, int]], why: str) -> Iterator[tuple[float, Seen]]:
+        """When each fault was, and how its worker left because of it, if it was a member.
 
-    def _after_freezes(self) -> Iterator[tuple[float, float]]:
-        """Seconds from each freeze until the worker was set aside, and how long it usually needs.
-
-        Only where it must have been that freeze: nobody else stood still, or was slow, at the same time.
+        One that had come back before has another id, and is left out.
         """
         log = self._log()
-        usual = {seen.worker: seen.usual for seen in log if seen.what == "suspected"}
-        for begin, end in self._frozen:
-            others = [span for span in (*self._frozen, *self._slowed) if span != (begin, end)]
-            if any(other_begin < end and begin < other_end for other_begin, other_end in others):
-                continue
+        worker_of = {seen.pid: seen.worker for seen in log if seen.what == "process"}
+        for at, pid in faults:
             for seen in log:
-                if seen.reason.startswith("it was set aside") and begin + PATIENCE <= seen.at <= end:
-                    yield round(seen.at - begin, 4), round(usual.get(seen.worker) or 0.0, 4)
+                if seen.what == "left" and seen.at >= at and seen.worker == worker_of.get(pid) and why in seen.reason:
+                    yield at, seen
                     break
+
+    def _after_kills(self) -> Iterator[float]:
+        """Seconds from each kill until the group had gone on without that worker."""
+        updates = [seen.at for seen in self._log() if seen.what == "update"]
+        for at, left in self._departures(self._killed, "killed"):
+            for update in updates:
+                if update >= left.at:
+                    yield round(update - at, 4)
+                    break
+
+    def _after_freezes(self) -> Iterator[tuple[float, float]]:
+        """Seconds from each freeze until the worker was set aside, and how long it usually needs."""
+        usual = {seen.worker: seen.usual for seen in self._log() if seen.what == "suspected"}
+        for at, left in self._departures(self._frozen, "set aside"):
+            yield round(left.at - at, 4), round(usual.get(left.worker) or 0.0, 4)
 
 
 def _workers_of(pid: int) -> list[int]:

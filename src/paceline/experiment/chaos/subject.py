@@ -5,6 +5,7 @@ Whoever torments it needs to know when the group began, who left when, and how i
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 import warnings
@@ -39,8 +40,9 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the log. `at`: of the clock that all processes of a machine share."""
 
     at: float
-    what: str  # begun, suspected, left, update
+    what: str  # process, begun, suspected, left, update
     worker: int = -1
+    pid: int = 0
     reason: str = ""
     usual: float | None = None
 
@@ -67,7 +69,7 @@ class _Watcher(Observer):
         if isinstance(event, WorkerSuspected):
             self._write(Seen(time.monotonic(), "suspected", event.worker, usual=event.usual))
         elif isinstance(event, WorkerLeft) and event.reason not in AT_THE_END:
-            self._write(Seen(time.monotonic(), "left", event.worker, event.reason))
+            self._write(Seen(time.monotonic(), "left", event.worker, reason=event.reason))
             self._somebody_left = True
         if self._somebody_left and any(isinstance(command, ApplyUpdate) for command in record.commands):
             self._write(Seen(time.monotonic(), "update"))
@@ -82,10 +84,13 @@ class Misbehaving:
 
     description = "chaos"
 
-    def __init__(self, learn: Callable[[Worker], None]) -> None:
+    def __init__(self, learn: Callable[[Worker], None], log: Path) -> None:
         self._learn = learn
+        self._log = log
 
     def __call__(self, worker: Worker) -> None:
+        with self._log.open("ab", buffering=0) as log:
+            log.write(msgspec.json.encode(Seen(time.monotonic(), "process", worker.index, os.getpid())) + b"\n")
         asked: set[int] = set()
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -117,10 +122,10 @@ def live(run_dir: Path, task: str, seed: int, setting: Setting, seconds: float) 
     Driver.validate = True
     warnings.simplefilter("ignore")
     wanted = TaskOptions(task, epochs=max(1, round(seconds * EPOCHS_PER_SECOND[task])))
-    outcome = Outcome()
+    outcome, log = Outcome(), run_dir.parent / LOG
     try:
         result = launch(
-            Misbehaving(task_of(wanted, seed=seed).learn),
+            Misbehaving(task_of(wanted, seed=seed).learn, log),
             workers=setting.workers,
             policy=setting.policy,
             epochs=wanted.epochs or settings_of(task).epochs,
@@ -131,7 +136,7 @@ def live(run_dir: Path, task: str, seed: int, setting: Setting, seconds: float) 
             run_dir=run_dir,
             checkpoint_every=f"{CHECKPOINT_EVERY:g}s",
             resume="auto",
-            observers=[_Watcher(run_dir.parent / LOG)],
+            observers=[_Watcher(log)],
             origin=Origin(task, task=wanted.as_written()),
         )
         outcome = Outcome(updates=result.summary.updates, samples=result.samples)
