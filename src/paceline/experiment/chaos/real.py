@@ -220,11 +220,11 @@ class Tormentor:
                     break
 
     def _after_kills(self) -> Iterator[float]:
-        """Seconds from each kill until the group had gone on without that worker."""
+        """Seconds from each kill until the group had gone on without that worker, where anybody was left."""
         updates = [seen.at for seen in self._log() if seen.what == "update"]
         for at, left in self._departures(self._killed, "killed"):
             for update in updates:
-                if update >= left.at:
+                if left.others and update >= left.at:
                     yield round(update - at, 4)
                     break
 

@@ -17,7 +17,15 @@ from typing import Any
 import msgspec
 
 from paceline.core.errors import PacelineError
-from paceline.core.messages import AT_THE_END, ApplyUpdate, Record, UpdateRule, WorkerLeft, WorkerSuspected
+from paceline.core.messages import (
+    AT_THE_END,
+    ApplyUpdate,
+    Record,
+    UpdateRule,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerSuspected,
+)
 from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting
 from paceline.experiment.run_files import Origin
 from paceline.experiment.tasks import TaskOptions, settings_of, task_of
@@ -45,6 +53,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     reason: str = ""
     usual: float | None = None
+    others: int = 0  # workers that are left
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,16 +69,22 @@ class _Watcher(Observer):
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
         self._somebody_left = False
+        self._members: set[int] = set()
 
     def begun(self, rule: UpdateRule) -> None:
         self._write(Seen(time.monotonic(), "begun"))
 
     def observe(self, record: Record) -> None:
         event = record.event
+        if isinstance(event, WorkerJoined):
+            self._members.add(event.worker)
+        elif isinstance(event, WorkerLeft):
+            self._members.discard(event.worker)
         if isinstance(event, WorkerSuspected):
             self._write(Seen(time.monotonic(), "suspected", event.worker, usual=event.usual))
         elif isinstance(event, WorkerLeft) and event.reason not in AT_THE_END:
-            self._write(Seen(time.monotonic(), "left", event.worker, reason=event.reason))
+            others = len(self._members)
+            self._write(Seen(time.monotonic(), "left", event.worker, reason=event.reason, others=others))
             self._somebody_left = True
         if self._somebody_left and any(isinstance(command, ApplyUpdate) for command in record.commands):
             self._write(Seen(time.monotonic(), "update"))
