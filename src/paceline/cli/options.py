@@ -68,6 +68,9 @@ CheckpointEvery: TypeAlias = Annotated[
     str, Option(help="How often all that is needed to go on is written: 30s, 5m, '10000 samples', '500 updates'.")
 ]
 Keep: TypeAlias = Annotated[int, Option(help="So many of the newest checkpoints are kept.")]
+CompressTrace: TypeAlias = Annotated[
+    bool, Option("--compress-trace", help="Write the trace compressed: about 30 instead of 250 bytes per push.")
+]
 Resume: TypeAlias = Annotated[
     Path | None, Option(help="Go on with the run in this directory, from its newest checkpoint; all else is known.")
 ]

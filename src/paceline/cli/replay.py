@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from paceline.core.errors import TraceError
 from paceline.recording.replay import first_difference
-from paceline.recording.trace import Trace
+from paceline.recording.trace import Trace, trace_in
 
 
 def replay(
@@ -20,7 +20,7 @@ def replay(
     ] = False,
 ) -> None:
     """Feed a recorded run to its policy again and check that the same commands come out, byte for byte."""
-    path = trace / "trace.jsonl" if trace.is_dir() else trace
+    path = trace_in(trace) if trace.is_dir() else trace
     recording = Trace(path, allow_cut_off=weights)
     different = first_difference(recording)
     if different is not None:

@@ -37,6 +37,7 @@ def run_command(
     out: options.RunsDirectory = Path("runs"),
     checkpoint_every: options.CheckpointEvery = "60s",
     keep: options.Keep = 3,
+    compress_trace: options.CompressTrace = False,
     resume: options.Resume = None,
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
@@ -70,6 +71,7 @@ def run_command(
         gantt=strip,
         checkpoint_every=checkpoint_every,
         keep=keep,
+        compress_trace=compress_trace,
         origin=Origin(script.stem, script=str(script.resolve()), arguments=tuple(arguments or ())),
     )
     check(request)

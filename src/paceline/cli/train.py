@@ -43,6 +43,7 @@ def train_command(
     out: options.RunsDirectory = Path("runs"),
     checkpoint_every: options.CheckpointEvery = "60s",
     keep: options.Keep = 3,
+    compress_trace: options.CompressTrace = False,
     resume: options.Resume = None,
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
@@ -81,6 +82,7 @@ def train_command(
         gantt=strip,
         checkpoint_every=checkpoint_every,
         keep=keep,
+        compress_trace=compress_trace,
         origin=Origin(task, task=wanted.as_written()),
     )
     check(request)

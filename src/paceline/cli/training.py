@@ -50,6 +50,7 @@ class TrainingRequest(msgspec.Struct, frozen=True):
     gantt: bool | None
     checkpoint_every: str = "60s"
     keep: int = 3
+    compress_trace: bool = False
     origin: Origin | None = None
 
 
@@ -81,6 +82,7 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
         gantt=given.get("strip"),
         checkpoint_every=before.checkpoint_every or "60s",
         keep=before.keep,
+        compress_trace=before.compressed,
         origin=origin,
     )
     check(request)
@@ -175,6 +177,7 @@ def _run(
             run_dir=directory,
             checkpoint_every=request.checkpoint_every,
             keep=request.keep,
+            compress_trace=request.compress_trace,
             resume=resume,
             origin=request.origin,
             group=request.group,

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from paceline.cli.arguments import policy_names
 from paceline.experiment.whatif import recommendation, whatif
 from paceline.policies import policy as build_policy
-from paceline.recording.trace import Trace
+from paceline.recording.trace import Trace, trace_in
 from paceline.report.console import output
 from paceline.report.tables import summary_table
 
@@ -24,7 +24,7 @@ def whatif_command(
     as_json: Annotated[bool, Option("--json", help="Print a JSON array instead of a table.")] = False,
 ) -> None:
     """Take the iteration times out of the trace of any run, and say what other policies would have made of them."""
-    trace = Trace(run / "trace.jsonl" if run.is_dir() else run, allow_cut_off=True)
+    trace = Trace(trace_in(run) if run.is_dir() else run, allow_cut_off=True)
     names = policy_names(policy or ["all"])
     recorded = str(build_policy(trace.header.policy))
     if recorded not in {str(build_policy(name)) for name in names}:

@@ -16,10 +16,11 @@ from torch import Tensor
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import UpdateRule
 from paceline.experiment.group import Group
+from paceline.recording.lines import COMPRESSED, write_privately
 from paceline.recording.metrics import Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
-from paceline.recording.trace import RecordingError, TraceWriter, cut_to
+from paceline.recording.trace import NAME, RecordingError, TraceWriter, cut_to, trace_in
 from paceline.runtimes.local.control import Control
 from paceline.training.checkpoint import Facts, save_state
 
@@ -53,6 +54,7 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint_every: str | None = None
     keep: int = 3
     origin: Origin | None = None
+    compressed: bool = False  # the trace
 
 
 def name_of(train: Callable[..., Any]) -> str:
@@ -78,7 +80,9 @@ class RunFiles(Observer):
         self._finished = False
 
     def __enter__(self) -> RunFiles:
-        trace, metrics, resumed = self.directory / "trace.jsonl", self.directory / "metrics.jsonl", self._resumed
+        trace, metrics, resumed = trace_in(self.directory), self.directory / "metrics.jsonl", self._resumed
+        if self._configuration.compressed and not trace.exists():
+            trace = self.directory / (NAME + COMPRESSED)
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = _locked(self.directory)
@@ -128,7 +132,7 @@ class RunFiles(Observer):
                 raise RecordingError(f"{self.directory}: cannot be written: {problem.strerror or problem}") from None
 
     def _write(self, name: str, content: Any) -> None:
-        (self.directory / name).write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+        write_privately(self.directory / name, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
 
 
 def _locked(directory: Path) -> int:

@@ -27,7 +27,7 @@ from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, read_metrics
-from paceline.recording.trace import Trace
+from paceline.recording.trace import Trace, trace_in
 from paceline.runtimes.intervals import Interval, interval_of, patience_of
 from paceline.runtimes.local.checkpoints import CheckpointOptions
 from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
@@ -122,6 +122,7 @@ def launch(
     run_dir: Path | str | None = None,
     checkpoint_every: str | None = "60s",
     keep: int = 3,
+    compress_trace: bool = False,
     resume: Path | str | None = None,
     group: Group | None = None,
     observers: Sequence[Observer] = (),
@@ -142,10 +143,10 @@ def launch(
     allows it, "none" never does, "correct" refuses to begin where it cannot. `lr_scaling`: how the rate follows an
     update's share of a round. `run_dir`: where configuration, trace, metrics, checkpoints and the final model go.
     `checkpoint_every`: "30s", "10000 samples" or "500 updates"; None: only at the end; the newest `keep` stay.
-    `resume`: the directory of a run to go on with, or "auto": go on with the run in `run_dir` if there is one. `group`:
-    all of that about workers and speeds in one object. `origin`: what to write down of the command that asks. Ctrl-C
-    ends the run cleanly and raises
-    InterruptedRun, which is a KeyboardInterrupt.
+    `compress_trace`: it then takes an eighth of the space. `resume`: the directory of a run to go on with, or "auto":
+    go on with the run in `run_dir` if there is one. `group`: all of that about workers and speeds in one object.
+    `origin`: what to write down of the command that asks. Ctrl-C ends the run cleanly and raises InterruptedRun, which
+    is a KeyboardInterrupt.
     """
     refuse_inside_a_worker()
     if group is None:
@@ -171,6 +172,7 @@ def launch(
         checkpoint_every=checkpoint_every,
         keep=keep,
         origin=origin,
+        compressed=compress_trace,
     )
     every = Interval() if checkpoint_every is None else interval_of(checkpoint_every, "checkpoint_every")
     if keep < 1:
@@ -251,7 +253,7 @@ def _checkpoint_options(files: RunFiles, every: Interval, keep: int, configurati
 
 def _catch_up(run_dir: Path, metrics: RunMetrics, collector: _Collector) -> None:
     """What happened before the run was resumed is part of its summary."""
-    for record in Trace(run_dir / "trace.jsonl", allow_cut_off=True):
+    for record in Trace(trace_in(run_dir), allow_cut_off=True):
         metrics.observe(record)
     lines = read_metrics(run_dir / "metrics.jsonl")
     collector.evaluations.extend(line for line in lines if isinstance(line, Evaluation))

@@ -13,7 +13,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.experiment.retraining import retrain
 from paceline.experiment.run_files import CHECKPOINTS, MODEL, read_configuration
 from paceline.experiment.tasks import read_task_options, task_of
-from paceline.recording.trace import Trace
+from paceline.recording.trace import Trace, trace_in
 from paceline.training.checkpoint import MODEL as WEIGHTS
 from paceline.training.checkpoint import checkpoints_in, load_state
 
@@ -52,7 +52,7 @@ def train_again(run_dir: Path) -> Verdict:
         else:
             differing.append((version, found))
 
-    trace = Trace(run_dir / "trace.jsonl", allow_cut_off=True)
+    trace = Trace(trace_in(run_dir), allow_cut_off=True)
     last = retrain(
         trace,
         task,

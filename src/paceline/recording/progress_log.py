@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Estimates
+from paceline.recording.lines import open_private
 from paceline.recording.observer import Observer
 from paceline.recording.trace import Record, RecordingError
 
@@ -56,7 +57,7 @@ class MetricsWriter(Observer):
     def __init__(self, path: Path, every: float = 1.0, *, goes_on: bool = False) -> None:
         """`every`: seconds between two measurements that are kept; `goes_on`: append to what is there."""
         try:
-            self._file: BinaryIO = path.open("ab" if goes_on else "wb", buffering=0)
+            self._file = open_private(path, append=goes_on, buffering=0)
         except OSError as problem:
             raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
         self._path = path

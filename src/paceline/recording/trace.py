@@ -10,13 +10,14 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
 from paceline.core.errors import ConfigurationError, PacelineError, TraceError
 from paceline.core.messages import Record as Record
 from paceline.core.messages import UpdateRule
+from paceline.recording.lines import COMPRESSED, LinesWriter, lines_of, write_privately
 from paceline.recording.observer import Observer
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 FORMAT = "paceline-trace-1"
 FLUSH_EVERY = 1.0  # seconds
+NAME = "trace.jsonl"
+
+
+def trace_in(run_dir: Path) -> Path:
+    """Where the trace of a run is, compressed or not, or would be."""
+    compressed = run_dir / (NAME + COMPRESSED)
+    return compressed if compressed.exists() else run_dir / NAME
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,7 +65,7 @@ class TraceWriter(Observer):
         self._path = path
         self.failed = False
         try:
-            self._file: BinaryIO = path.open("wb" if after is None else "r+b")
+            self._file = LinesWriter(path, append=after is not None)
         except OSError as problem:
             raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
         self._encoder = msgspec.json.Encoder()
@@ -68,15 +76,18 @@ class TraceWriter(Observer):
         if after is None:
             self._write_header()
         else:
-            self._header = msgspec.json.decode(self._file.readline(), type=Header)
-            self._records = sum(1 for _ in self._file)
+            lines = lines_of(path)
+            self._header = msgspec.json.decode(next(lines), type=Header)
+            self._records = sum(1 for _ in lines)
             self._flush()
 
     @property
     def bytes(self) -> int:
-        """That are in the file so far."""
-        self._flush()
-        return self._file.tell()
+        """That are in the file so far; it may be cut there."""
+        try:
+            return self._file.end_member()
+        except OSError as problem:
+            self._fail(problem)
 
     def begun(self, rule: UpdateRule) -> None:
         """Known before the first record is written: the header is written anew."""
@@ -86,7 +97,7 @@ class TraceWriter(Observer):
                     f"{self._path}: its updates were made with {self._header.updates}, and would go on with {rule}"
                 )
             return
-        self._file.seek(0)
+        self._file.begin_again()
         self._header = msgspec.structs.replace(self._header, updates=rule)
         self._write_header()
 
@@ -105,8 +116,11 @@ class TraceWriter(Observer):
 
     def close(self, end: float) -> None:
         self._write(Closing(end, self._records))
-        self._flush()
-        self._file.close()
+        if not self.failed:
+            try:
+                self._file.close()
+            except OSError as problem:
+                self._fail(problem)
 
     def _flush(self) -> None:
         self._flushed_at = self._clock()
@@ -123,7 +137,7 @@ class TraceWriter(Observer):
             except OSError as problem:
                 self._fail(problem)
 
-    def _fail(self, problem: OSError) -> None:
+    def _fail(self, problem: OSError) -> NoReturn:
         """Once: whatever ends the run after this shall not be about the same again."""
         self.failed = True
         with contextlib.suppress(OSError):  # what it still holds cannot be written either
@@ -132,7 +146,10 @@ class TraceWriter(Observer):
 
 
 def cut_to(path: Path, size: int) -> Path | None:
-    """Cut a file of lines to so many bytes, and keep what was after them beside it: work that was lost with a crash."""
+    """Cut a file of lines to so many bytes, and keep what was after them beside it: work that was lost with a crash.
+
+    A compressed file can be cut where `bytes` of its writer said.
+    """
     with path.open("r+b") as file:
         file.seek(size)
         lost = file.read()
@@ -140,10 +157,11 @@ def cut_to(path: Path, size: int) -> Path | None:
     if not lost:
         return None
     for number in itertools.count(1):
-        beside = path.with_name(f"{path.stem}.lost-{number}{path.suffix}")
+        stem, _, suffixes = path.name.partition(".")
+        beside = path.with_name(f"{stem}.lost-{number}.{suffixes}")
         if not beside.exists():
             break
-    beside.write_bytes(lost)
+    write_privately(beside, lost)
     return beside
 
 
@@ -157,8 +175,7 @@ class Trace:
         self.records: int | None = None
         self._allow_cut_off = allow_cut_off
         try:
-            with path.open("rb") as file:
-                first = file.readline()
+            first = next(lines_of(path), b"")
         except OSError as problem:
             raise TraceError(f"{path}: cannot be read: {problem.strerror}") from None
         try:
@@ -173,22 +190,22 @@ class Trace:
     def __iter__(self) -> Iterator[Record]:
         decoder = msgspec.json.Decoder(Record)
         count, last = 0, 0.0
-        with self.path.open("rb") as file:
-            next(file)
-            for number, line in enumerate(file, start=2):
-                if self._allow_cut_off and not line.endswith(b"\n"):
-                    break
-                if line.startswith(b'{"end"'):
-                    self._close(line, number, count)
-                    if next(file, None) is not None:
-                        raise TraceError(f"{self.path}, line {number + 1}: there is more after the closing line")
-                    return
-                try:
-                    record = decoder.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-                    raise TraceError(f"{self.path}, line {number}: not a whole record: {problem}") from None
-                count, last = count + 1, record.now
-                yield record
+        lines = lines_of(self.path)
+        next(lines)
+        for number, line in enumerate(lines, start=2):
+            if self._allow_cut_off and not line.endswith(b"\n"):
+                break
+            if line.startswith(b'{"end"'):
+                self._close(line, number, count)
+                if next(lines, None) is not None:
+                    raise TraceError(f"{self.path}, line {number + 1}: there is more after the closing line")
+                return
+            try:
+                record = decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+                raise TraceError(f"{self.path}, line {number}: not a whole record: {problem}") from None
+            count, last = count + 1, record.now
+            yield record
         if not self._allow_cut_off:
             raise TraceError(f"{self.path}, line {count + 2}: the trace is cut off: its closing line is missing")
         self.end, self.records = last, count

@@ -125,7 +125,7 @@ def checkpoints_in(below: Path) -> list[Path]:
 
 def save_state(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str]) -> None:
     """Write it whole or not at all. Tied tensors are written once per key."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     unfinished = path.with_suffix(UNFINISHED)
     try:
         _save(_separate(state), unfinished, facts)

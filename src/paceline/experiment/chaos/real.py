@@ -24,7 +24,7 @@ from paceline.experiment.chaos.setting import Setting, Verdict
 from paceline.experiment.chaos.subject import DELAY, LOG, OUTCOME, REPEAT, Outcome, Seen, live
 from paceline.experiment.verification import train_again
 from paceline.recording.replay import first_difference
-from paceline.recording.trace import Trace
+from paceline.recording.trace import Trace, trace_in
 
 MOST_LIVES = 12
 LONGEST = 90.0  # seconds beyond the plan's, after which a life is stuck
@@ -191,7 +191,7 @@ class Tormentor:
                 return f"epoch {epoch.epoch + 1}: of {epoch.samples} samples {epoch.applied} were applied exactly once"
         if not balance.epochs:
             return "the trace does not say what the data set is"
-        different = first_difference(Trace(self._run_dir / "trace.jsonl", allow_cut_off=True))
+        different = first_difference(Trace(trace_in(self._run_dir), allow_cut_off=True))
         if different is not None:
             return f"line {different[0]} of the trace: the replay departs"
         again = train_again(self._run_dir)

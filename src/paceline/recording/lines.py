@@ -1,0 +1,98 @@
+"""Files of lines that only their user may read, and that may be compressed: then they end in .gz.
+
+A compressed file is a row of gzip members, and each flush can be read by itself. So a file whose writer was killed is
+whole up to its last flush, and one that is cut where a member ended is a whole file.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+GZIP = 31  # what zlib calls its format, with the largest window
+AT_ONCE = 1 << 16
+COMPRESSED = ".gz"
+
+
+def open_private(path: Path, *, append: bool = False, buffering: int = -1) -> BinaryIO:
+    """A file to write, which nobody else may read; what there is, is kept or forgotten."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC), 0o600)
+    return os.fdopen(descriptor, "ab" if append else "wb", buffering)
+
+
+def write_privately(path: Path, content: bytes) -> None:
+    with open_private(path) as file:
+        file.write(content)
+
+
+class LinesWriter:
+    """Appends to a file, or writes a new one."""
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
+        self._file = open_private(path, append=append)
+        self._compressor = _compressor() if path.suffix == COMPRESSED else None
+
+    def write(self, line: bytes) -> None:
+        self._file.write(line if self._compressor is None else self._compressor.compress(line))
+
+    def flush(self) -> None:
+        if self._compressor is not None:
+            self._file.write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        self._file.flush()
+
+    def end_member(self) -> int:
+        """How many bytes there are; the file may be cut there."""
+        if self._compressor is not None:
+            self._file.write(self._compressor.flush(zlib.Z_FINISH))
+            self._compressor = _compressor()
+        self._file.flush()
+        return self._file.tell()
+
+    def begin_again(self) -> None:
+        """Forget what was written."""
+        self._file.seek(0)
+        self._file.truncate()
+        if self._compressor is not None:
+            self._compressor = _compressor()
+
+    def close(self) -> None:
+        if self._compressor is not None:
+            self._file.write(self._compressor.flush(zlib.Z_FINISH))
+            self._compressor = None
+        self._file.close()
+
+
+def _compressor() -> zlib._Compress:
+    return zlib.compressobj(6, zlib.DEFLATED, GZIP)
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Every line with its end; the last one may have none, if its writer was killed."""
+    with path.open("rb") as file:
+        if path.suffix != COMPRESSED:
+            yield from file
+            return
+        pieces, rest = _decompressed(iter(lambda: file.read(AT_ONCE), b"")), b""
+        for piece in pieces:
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                yield line + b"\n"
+        if rest:
+            yield rest
+
+
+def _decompressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """What can be read of it: after the last flush of a writer that was killed there is a torn end."""
+    member = zlib.decompressobj(GZIP)
+    for piece in pieces:
+        while piece:
+            try:
+                yield member.decompress(piece)
+            except zlib.error:
+                return
+            piece = member.unused_data
+            if member.eof:
+                member = zlib.decompressobj(GZIP)
