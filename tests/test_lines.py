@@ -43,11 +43,16 @@ def test_a_compressed_file_is_whole_up_to_the_last_flush_of_a_writer_that_was_ki
     writer = LinesWriter(path)
     writer.write(b"one\n" * 1000)
     writer.flush()
-    writer.write(b"two\n" * 100_000)
-    torn = tmp_path / "torn.gz"
-    torn.write_bytes(path.read_bytes() + b"\x07garbage")
+    flushed = path.stat().st_size
+    for number in range(100_000):
+        writer.write(b"%d\n" % (number * number))
     writer.close()
-    assert list(lines_of(torn))[:1000] == [b"one\n"] * 1000
+    content, torn = path.read_bytes(), tmp_path / "torn.gz"
+    for size in (flushed, flushed + 1, flushed + 100, len(content) - 1):
+        torn.write_bytes(content[:size])
+        assert list(lines_of(torn))[:1000] == [b"one\n"] * 1000
+    torn.write_bytes(content + b"no member")
+    assert len(list(lines_of(torn))) == 101_000
 
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.gz"])
