@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from rich.table import Table
 from typer import Argument, Exit, Option
 
 from paceline.experiment.balance import balance_of
-from paceline.recording.ledger import Balance
+from paceline.recording.ledger import Balance, EpochBalance
 from paceline.report.console import output
 
 
@@ -36,10 +37,15 @@ def _table(balance: Balance) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("epoch", "samples", "applied once", "applied again", "skipped", "open"):
         table.add_column(heading, justify="right")
-    for epoch in balance.epochs:
-        numbers = (epoch.samples, epoch.applied, epoch.applied_again, epoch.skipped, epoch.open)
-        table.add_row(str(epoch.epoch + 1), *(f"{number:,}" for number in numbers))
+    for numbers, alike in groupby(balance.epochs, _numbers):
+        epochs = [epoch.epoch + 1 for epoch in alike]
+        name = str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+        table.add_row(name, *(f"{number:,}" for number in numbers))
     return table
+
+
+def _numbers(epoch: EpochBalance) -> tuple[int, ...]:
+    return (epoch.samples, epoch.applied, epoch.applied_again, epoch.skipped, epoch.open)
 
 
 def _sentences(balance: Balance) -> list[str]:

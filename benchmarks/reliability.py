@@ -1,0 +1,154 @@
+"""What became of runs to which everything happened: writes docs/reliability.md.
+
+    python benchmarks/reliability.py [--real 300] [--virtual 10000] [--seconds 5] [--kept FOLDER] [--page FILE.md]
+Runs `paceline chaos --json` for the seeds that the folder does not hold yet, two at a time with real processes, and
+counts. Interrupted, it goes on where it was. 300 seeds with real processes take about an hour on two cores. The costs
+of checkpoints are those of benchmarks/results/checkpoints.json, and of long runs of benchmarks/results/long_runs.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from paceline.experiment.chaos.setting import PATIENCE, kind_of
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+AT_ONCE = 2
+Line = dict[str, Any]
+
+
+def chaos(seed: int, seeds: int, seconds: float, *, virtual: bool) -> list[str]:
+    words = ["chaos", "digits", "--seed", str(seed), "--seeds", str(seeds), "--seconds", f"{seconds:g}", "--json"]
+    command = [sys.executable, "-m", "paceline", *words, *(["--virtual"] if virtual else [])]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()
+
+
+def gather(kept: Path, seeds: int, seconds: float, *, virtual: bool) -> list[Line]:
+    """All lines, those that were kept and those that were missing."""
+    known: dict[int, Line] = {}
+    if kept.exists():
+        known = {line["seed"]: line for line in map(json.loads, kept.read_text().splitlines())}
+    missing = [seed for seed in range(seeds) if seed not in known]
+    step = 500 if virtual else 1
+    with ThreadPoolExecutor(AT_ONCE) as pool, kept.open("a") as file:
+        groups = [missing[begin : begin + step] for begin in range(0, len(missing), step)]
+        tasks = [pool.submit(chaos, group[0], group[-1] - group[0] + 1, seconds, virtual=virtual) for group in groups]
+        for task in tasks:
+            for text in task.result():
+                line = json.loads(text)
+                known[line["seed"]] = line
+                print(text, file=file, flush=True)
+    return [known[seed] for seed in range(seeds) if seed in known]
+
+
+def counts(lines: list[Line]) -> Counter[str]:
+    return Counter(kind_of(happened) for line in lines for happened in line["verdict"].get("happened", ()))
+
+
+def page(real: list[Line], virtual: list[Line], seconds: float) -> str:
+    kills = [took for line in real for took in line["verdict"].get("after_kill", ())]
+    freezes = [tuple(pair) for line in real for pair in line["verdict"].get("after_freeze", ())]
+    ratios = [took / usual for took, usual in freezes if usual]
+    checkpoints = json.loads((RESULTS / "checkpoints.json").read_text())
+    long_runs = json.loads((RESULTS / "long_runs.json").read_text())
+    in_real, in_virtual = counts(real), counts(virtual)
+    rows = [f"| {kind} | {in_real[kind]:,} | {in_virtual[kind]:,} |" for kind in sorted(in_real | in_virtual)]
+    failed = [line["seed"] for line in real if line["verdict"].get("problem")]
+    failed_virtually = [line["seed"] for line in virtual if line["verdict"].get("problem")]
+    lives = sum(line["verdict"].get("lives", 1) for line in real)
+    policies = ", ".join(sorted({line["setting"]["policy"] for line in real}))
+    plain, compressed = long_runs
+    memory = plain["memory_mb_by_pushes"]
+    first, last = (list(memory)[0], list(memory)[-1])
+    return f"""# Reliability: what became of runs to which everything happened
+
+Written by `python benchmarks/reliability.py --real {len(real)} --virtual {len(virtual)} --seconds {seconds:g}`. Any
+seed can be repeated with `paceline chaos digits --seed N --seconds {seconds:g}`, in virtual time with `--virtual`.
+
+Policies, chosen by the seed: {policies}. Groups of 2 to 4 workers: of a fixed size, with deaths made up for, elastic.
+Patience with silent workers is {PATIENCE:g} s here instead of 5, and a checkpoint is written every second.
+
+## What happened
+
+| | real processes | virtual time |
+| :-- | --: | --: |
+{chr(10).join(rows)}
+| **seeds** | {len(real):,} | {len(virtual):,} |
+| **seeds that failed** | {len(failed)} {_names(failed)} | {len(failed_virtually)} {_names(failed_virtually)} |
+| **samples lost, or applied twice** | {_none(failed)} | {_none(failed_virtually)} |
+
+A seed fails if a sample is lost or applied twice, if the run is stuck, if a process outlives its launcher, if the
+recorded events do not lead to the same commands again, if two layers believe different things after any event, or, with
+real processes, if the run, trained again in one process from its trace, does not come to the same weights to the bit.
+{len(real):,} runs with real processes had {lives:,} launchers: the others were killed, or nobody was left to go on, and
+the run was resumed.
+
+## How long the others wait
+
+| | median | worst | times |
+| :-- | --: | --: | --: |
+| from `kill -9` of a worker to the next update without it | {median(kills) * 1000:.0f} ms | {max(kills) * 1000:.0f} ms \
+| {len(kills)} |
+| from a freeze (SIGSTOP) until the worker is set aside | {median(t for t, _ in freezes):.2f} s \
+| {max(t for t, _ in freezes):.2f} s | {len(freezes)} |
+| the same, in iterations that it usually takes | {median(ratios):.0f} | {max(ratios):.0f} | {len(ratios)} |
+
+Two runs at a time on two cores, with iterations of about 30 ms: the machine was busy. A worker is set aside no sooner
+than its patience says ({PATIENCE:g} s here), and after ten times what it usually needs, or twice its longest pause, if
+that is more: so a worker that was frozen before is given more time.
+
+## What it costs
+
+{_checkpoint_costs(checkpoints)}
+
+The trace takes {plain["trace_bytes_per_push"]:.0f} bytes per push, compressed (`--compress-trace`)
+{compressed["trace_bytes_per_push"]:.0f}: a day of 100 pushes per second is {plain["trace_bytes_per_push"] * 8.64e6 / 1e9:.1f} GB
+or {compressed["trace_bytes_per_push"] * 8.64e6 / 1e9:.2f} GB. The launcher's memory was {memory[first]:.1f} MB after
+{int(first):,} pushes and {memory[last]:.1f} MB after {int(last):,} (`python benchmarks/long_runs.py`).
+"""
+
+
+def _none(failed: list[int]) -> str:
+    """A seed fails if there is one."""
+    return "see the failed" if failed else "0"
+
+
+def _names(seeds: list[int]) -> str:
+    return "" if not seeds else f"({', '.join(map(str, seeds[:10]))})"
+
+
+def _checkpoint_costs(found: Any) -> str:
+    return (
+        f"A checkpoint every 10 s of a model of 10 million parameters costs {found['cost']:.1%} of the throughput"
+        " (`python benchmarks/checkpoints.py`)."
+    )
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--real", type=int, default=300)
+    arguments.add_argument("--virtual", type=int, default=10_000)
+    arguments.add_argument("--seconds", type=float, default=5.0)
+    arguments.add_argument("--kept", type=Path, default=ROOT / "runs" / "reliability")
+    arguments.add_argument("--page", type=Path, default=ROOT / "docs" / "reliability.md")
+    given = arguments.parse_args()
+    given.kept.mkdir(parents=True, exist_ok=True)
+    virtual = gather(given.kept / "virtual.jsonl", given.virtual, given.seconds, virtual=True)
+    real = gather(given.kept / "real.jsonl", given.real, given.seconds, virtual=False)
+    given.page.write_text(page(real, virtual, given.seconds))
+    print(f"{given.page}: {len(real)} real and {len(virtual)} virtual seeds")
+    if any(line["verdict"].get("problem") for line in (*real, *virtual)):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
