@@ -68,7 +68,10 @@ def page(real: list[Line], virtual: list[Line], seconds: float) -> str:
     policies = ", ".join(sorted({line["setting"]["policy"] for line in real}))
     plain, compressed = long_runs
     memory = plain["memory_mb_by_pushes"]
-    first, last = (list(memory)[0], list(memory)[-1])
+    first, last = min(memory, key=int), max(memory, key=int)
+    bytes_plain, bytes_compressed = plain["trace_bytes_per_push"], compressed["trace_bytes_per_push"]
+    kill_figures = f"{median(kills) * 1000:.0f} ms | {max(kills) * 1000:.0f} ms | {len(kills)}"
+    waits = [seconds for seconds, _ in freezes]
     return f"""# Reliability: what became of runs to which everything happened
 
 Written by `python benchmarks/reliability.py --real {len(real)} --virtual {len(virtual)} --seconds {seconds:g}`. Any
@@ -96,10 +99,8 @@ the run was resumed.
 
 | | median | worst | times |
 | :-- | --: | --: | --: |
-| from `kill -9` of a worker to the next update without it | {median(kills) * 1000:.0f} ms | {max(kills) * 1000:.0f} ms \
-| {len(kills)} |
-| from a freeze (SIGSTOP) until the worker is set aside | {median(t for t, _ in freezes):.2f} s \
-| {max(t for t, _ in freezes):.2f} s | {len(freezes)} |
+| from `kill -9` of a worker to the next update without it | {kill_figures} |
+| from a freeze (SIGSTOP) until the worker is set aside | {median(waits):.2f} s | {max(waits):.2f} s | {len(waits)} |
 | the same, in iterations that it usually takes | {median(ratios):.0f} | {max(ratios):.0f} | {len(ratios)} |
 
 Two runs at a time on two cores, with iterations of about 30 ms: the machine was busy. A worker is set aside no sooner
@@ -110,10 +111,10 @@ that is more: so a worker that was frozen before is given more time.
 
 {_checkpoint_costs(checkpoints)}
 
-The trace takes {plain["trace_bytes_per_push"]:.0f} bytes per push, compressed (`--compress-trace`)
-{compressed["trace_bytes_per_push"]:.0f}: a day of 100 pushes per second is {plain["trace_bytes_per_push"] * 8.64e6 / 1e9:.1f} GB
-or {compressed["trace_bytes_per_push"] * 8.64e6 / 1e9:.2f} GB. The launcher's memory was {memory[first]:.1f} MB after
-{int(first):,} pushes and {memory[last]:.1f} MB after {int(last):,} (`python benchmarks/long_runs.py`).
+The trace takes {bytes_plain:.0f} bytes per push, compressed (`--compress-trace`) {bytes_compressed:.0f}: a day of 100
+pushes per second is {bytes_plain * 8.64e6 / 1e9:.1f} GB or {bytes_compressed * 8.64e6 / 1e9:.2f} GB. The launcher's
+memory was {memory[first]:.1f} MB after {int(first):,} pushes and {memory[last]:.1f} MB after {int(last):,}
+(`python benchmarks/long_runs.py`).
 """
 
 
