@@ -252,6 +252,7 @@ class LifecycleGroup:
         match command:
             case MakeUpdate(version, parts, samples_per_round):
                 self.version += 1
+                assert self.begun, "there is no model"
                 assert version == self.version and samples_per_round > 0
                 for part in parts:
                     self._take(part.arrived.gradient, part.seat)

@@ -9,7 +9,15 @@ from lifecycle_group import LifecycleGroup
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import GradientArrived, UnitsReturned, WorkerJoined, WorkerLeft, WorkerSuspected
+from paceline.core.messages import (
+    Gradient,
+    GradientArrived,
+    SendParameters,
+    UnitsReturned,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerSuspected,
+)
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import GradientPushed, ModelArrived, Release, WorkRequested
 from paceline.lifecycle.seats import State
@@ -215,12 +223,15 @@ def test_a_policy_without_stale_gradients_discards_it_and_its_work_is_done_again
     assert any(isinstance(event, WorkerJoined) and event.worker == 3 for event in events(group, WorkerJoined))
 
 
-def test_one_that_was_let_in_before_its_round_was_over_counts_in_it() -> None:
-    group = running("elastic-bsp:lookahead=3,inside=gather", 2)
-    let_be_silent(group, 1, [0])
-    group.act("push", 1)
-    group.finish_all()
-    group.check_end()
+def test_one_that_comes_back_before_anything_has_changed_counts() -> None:
+    coordinator = Coordinator(policy("elastic-bsp:lookahead=3,inside=gather"))
+    coordinator.handle(WorkerJoined(0), 0.0)
+    coordinator.handle(WorkerJoined(1), 0.0)
+    coordinator.handle(WorkerLeft(1, "it was set aside"), 5.0)
+    coordinator.handle(WorkerJoined(2, 1), 6.0)
+    late = GradientArrived(Gradient(2, 1), 0)
+    assert coordinator.handle(late, 6.0).commands == (SendParameters(2),)
+    assert late.gradient in coordinator.progress.pending, "it waits for the barrier"
 
 
 def test_its_work_is_given_to_others_when_there_is_nothing_else_and_what_it_pushes_then_is_void() -> None:

@@ -48,8 +48,10 @@ class Statistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     lr_scaling: str | None = None  # how the rate follows an update's share of a round: linear, sqrt, none
 
 
-class WorkerJoined(msgspec.Struct, frozen=True, tag=True, gc=False):
+class WorkerJoined(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     worker: int
+    process: int | None = None  # the first id that its process had, if it comes back under another one
+    dropped: bool = False  # and the gradient that it came with: its samples had been given to others
 
 
 NO_WORK_LEFT, FINISHED = "no work left", "finished"

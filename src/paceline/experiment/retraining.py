@@ -15,25 +15,14 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import TraceError
-from paceline.core.messages import (
-    NOT_STALE,
-    ApplyUpdate,
-    DiscardGradient,
-    Gradient,
-    GradientArrived,
-    Record,
-    SendParameters,
-    UpdateRule,
-    WorkerLeft,
-)
-from paceline.lifecycle.rounds import Round
+from paceline.core.messages import NOT_STALE, Gradient, GradientArrived, UpdateRule
+from paceline.experiment.following import Follower
 from paceline.recording.trace import Trace
 from paceline.training.choices import UpdateOptions
 from paceline.training.gradients import Gradients
 from paceline.training.layout import views
 from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
-from paceline.training.updates import Contribution
 
 
 class Retrained(NamedTuple):
@@ -56,18 +45,24 @@ def retrain(
     `updated`: called after every update, with the version and the parameters. TraceError if updates would be made in
     another way than the recorded run made them.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     recorded = trace.header.updates
     may_be_stale = recorded is not None and recorded.why != NOT_STALE
+    follower = TaskFollower(task, seed, UpdateOptions(lr_scaling, stale, may_be_stale), _uses(trace))
+    refuse_another_rule(trace, follower.store.rule)
+    return walk(trace, follower, threads, updated)
+
+
+def walk(
+    trace: Trace,
+    follower: Follower,
+    threads: int,
+    updated: Callable[[int, Mapping[str, Tensor]], None] | None = None,
+) -> Retrained:
+    """Follow the whole trace, with so many threads of torch."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    version = 0
     try:
-        follower = _Follower(task, seed, UpdateOptions(lr_scaling, stale, may_be_stale), _uses(trace))
-        if recorded is not None and _words(recorded) != _words(follower.store.rule):
-            raise TraceError(
-                f"{trace.path}: its updates were made with {_words(recorded)}, and these would be with"
-                f" {_words(follower.store.rule)}"
-            )
-        version = 0
         for record in trace:
             follower.follow(record)
             if updated is not None and follower.store.version != version:
@@ -78,6 +73,14 @@ def retrain(
     return Retrained(
         follower.store.version, {name: tensor.clone() for name, tensor in follower.store.parameters.items()}
     )
+
+
+def refuse_another_rule(trace: Trace, rule: UpdateRule) -> None:
+    recorded = trace.header.updates
+    if recorded is not None and _words(recorded) != _words(rule):
+        raise TraceError(
+            f"{trace.path}: its updates were made with {_words(recorded)}, and these would be with {_words(rule)}"
+        )
 
 
 def _uses(trace: Trace) -> Counter[int]:
@@ -93,80 +96,38 @@ def _words(rule: UpdateRule) -> str:
     return f"{rule.optimizer}, lr_scaling={rule.lr_scaling}, correction of stale gradients: {rule.correction}"
 
 
-class _Follower:
+class TaskFollower(Follower):
+    """Computes the gradients of a task. Of every version that is still needed there is a copy."""
+
     def __init__(self, task: Task, seed: int, options: UpdateOptions, uses: Counter[int]) -> None:
+        super().__init__()
         self._gradients = Gradients(task, seed)
         spec = self._gradients.optimizer_spec()
         self.store = ParameterStore(self._gradients.layout, self._gradients.initial, spec, options)
         self.store.epoch_samples = len(task.train)
-        self._round = Round()
-        self._arrived: dict[Gradient, tuple[Tensor, GradientArrived]] = {}  # without a fate
         self._uses = uses  # of each version, that are still to come or have no fate yet
-        self._clocks: dict[int, int] = {}
         self._versions: dict[int, Tensor] = {0: self.store.flat.clone()}
         self._buffers: dict[int, dict[str, Tensor]] = {}
 
-    def follow(self, record: Record) -> None:
-        match record.event:
-            case GradientArrived():
-                self._arrive(record.event)
-            case WorkerLeft(worker, reason):
-                self._round.leave(worker, reason)
-            case _:
-                pass
-        for command in record.commands:
-            match command:
-                case SendParameters(worker):
-                    self._round.pull(worker)
-                case ApplyUpdate(gradients, weights):
-                    self._apply(gradients, weights or (1.0,) * len(gradients))
-                case DiscardGradient(gradient):
-                    self._settle(gradient)
-                case _:
-                    pass
-
-    def _arrive(self, event: GradientArrived) -> None:
-        worker = event.gradient.worker
-        if event.gradient.clock <= self._clocks.get(worker, 0):
-            return  # it was delivered twice
-        self._clocks[worker] = event.gradient.clock
+    def gradient(self, event: GradientArrived) -> tuple[Tensor, Tensor]:
         if not event.units:
             raise TraceError(
                 f"the trace does not say which samples {event.gradient} was made of: the run had batches of its own"
             )
+        worker = event.gradient.worker
         if worker not in self._buffers:
             self._buffers[worker] = {name: buffer.clone() for name, buffer in self._gradients.buffers.items()}
-        flat = torch.empty_like(self.store.flat)
-        parameters = list(views(self._versions[event.version], self.store.layout.parameters).values())
+        flat, pulled = torch.empty_like(self.store.flat), self._versions[event.version]
+        parameters = list(views(pulled, self.store.layout.parameters).values())
         self._gradients.compute(parameters, self._buffers[worker], event.units, flat, worker)
-        self._arrived[event.gradient] = (flat, event)
-        self._round.push(worker, event.samples)
+        return flat, pulled
 
-    def _apply(self, gradients: tuple[Gradient, ...], weights: tuple[float, ...]) -> None:
-        contributions = []
-        for gradient, weight in zip(gradients, weights, strict=True):
-            flat, event = self._arrived[gradient]
-            contributions.append(
-                Contribution(
-                    flat,
-                    event.samples,
-                    weight,
-                    worker=gradient.worker,
-                    version=event.version,
-                    staleness=self.store.version - event.version,
-                    units=event.units,
-                    pulled=self._versions[event.version],
-                )
-            )
-        self.store.apply(contributions, self._round.samples, departed=self._round.take_departed())
-        for gradient in gradients:
-            self._settle(gradient)
+    def updated(self) -> None:
         if self._uses[self.store.version]:
             self._versions[self.store.version] = self.store.flat.clone()
 
-    def _settle(self, gradient: Gradient) -> None:
-        """It has its fate: if it was the last one of its version, that can go."""
-        _, event = self._arrived.pop(gradient)
+    def settled(self, event: GradientArrived) -> None:
+        """If it was the last one of its version, that can go."""
         self._uses[event.version] -= 1
         if not self._uses[event.version]:
             del self._versions[event.version]

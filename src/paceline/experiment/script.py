@@ -53,6 +53,11 @@ def load_script(path: Path, arguments: tuple[str, ...]) -> ModuleType:
     return module
 
 
+def forget_script() -> None:
+    """The next that asks for it loads it anew."""
+    sys.modules.pop(MODULE, None)
+
+
 def script_functions(path: Path, arguments: tuple[str, ...]) -> tuple[Script, Callable[..., Any] | None]:
     """`train(worker)` of a script, and its `evaluate(state)` if it has one."""
     path = path.resolve()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
-from paceline.experiment.retraining import retrain
-from paceline.experiment.run_files import CHECKPOINTS, MODEL, read_configuration
+from paceline.experiment.rehearsal import LoopFollower
+from paceline.experiment.retraining import Retrained, retrain, walk
+from paceline.experiment.run_files import CHECKPOINTS, MODEL, Configuration, read_configuration
+from paceline.experiment.script import Script, forget_script
 from paceline.experiment.tasks import read_task_options, task_of
 from paceline.recording.trace import Trace, trace_in
 from paceline.training.checkpoint import MODEL as WEIGHTS
 from paceline.training.checkpoint import checkpoints_in, load_state
+from paceline.training.worker import Worker
 
 
 class Verdict(NamedTuple):
@@ -28,15 +31,8 @@ class Verdict(NamedTuple):
 def train_again(run_dir: Path) -> Verdict:
     """ConfigurationError where that is impossible, and why."""
     configuration = read_configuration(run_dir)
-    origin = configuration.origin
-    if origin is None or origin.task is None:
-        raise ConfigurationError(
-            f"{run_dir}: only runs of built-in tasks (paceline train) can be trained again: of a loop of your own the"
-            " trace does not know what it does"
-        )
     if configuration.threads is None:
         raise ConfigurationError(f"{run_dir}: its configuration does not say how many threads its workers had")
-    task = task_of(read_task_options(origin.task), seed=configuration.seed)
     kept = {int(path.name): path / WEIGHTS for path in checkpoints_in(run_dir / CHECKPOINTS)}
     agreed: list[int] = []
     differing: list[tuple[int, str]] = []
@@ -52,22 +48,44 @@ def train_again(run_dir: Path) -> Verdict:
         else:
             differing.append((version, found))
 
-    trace = Trace(trace_in(run_dir), allow_cut_off=True)
-    last = retrain(
-        trace,
-        task,
-        seed=configuration.seed,
-        lr_scaling=configuration.lr_scaling,
-        stale=configuration.stale,
-        threads=configuration.threads,
-        updated=compare,
-    )
+    last = _made_again(run_dir, configuration, compare)
     if (run_dir / MODEL).exists() and last.version not in kept:
         _note(last.version, _difference(load_state(run_dir / MODEL), last.parameters))
     if not agreed and not differing:
         raise ConfigurationError(f"{run_dir}: holds no weights to compare with: neither a checkpoint nor a final model")
     first = differing[0] if differing else (None, "")
     return Verdict(last.version, tuple(agreed), *first)
+
+
+def _made_again(run_dir: Path, told: Configuration, compare: Callable[[int, Mapping[str, Tensor]], None]) -> Retrained:
+    trace, origin = Trace(trace_in(run_dir), allow_cut_off=True), told.origin
+    assert told.threads is not None
+    if origin is None:
+        raise ConfigurationError(
+            f"{run_dir}: was begun by a program; only runs of `paceline train` and `paceline run` can be trained again"
+        )
+    if origin.task is not None:
+        return retrain(
+            trace,
+            task_of(read_task_options(origin.task), seed=told.seed),
+            seed=told.seed,
+            lr_scaling=told.lr_scaling,
+            stale=told.stale,
+            threads=told.threads,
+            updated=compare,
+        )
+    assert origin.script is not None
+    path, arguments = Path(origin.script), origin.arguments
+
+    def loop() -> Callable[[Worker], None]:
+        forget_script()  # a process loads it anew, after its random numbers were seeded
+        return Script(path, arguments, "train")
+
+    follower = LoopFollower(trace, loop, told)
+    try:
+        return walk(trace, follower, told.threads, compare)
+    finally:
+        follower.close()
 
 
 def _difference(state: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> str | None:

@@ -22,6 +22,7 @@ from paceline.core.messages import (
     Gradient,
     GradientArrived,
     Record,
+    UnitsReturned,
     UpdateApplied,
     WorkerReturned,
     WorkerSuspected,
@@ -61,7 +62,7 @@ OWE_A_WORD = (Release, Lease, Dismiss)  # those to whom this is sent
 class Lifecycle(Roster):
     def __init__(self, coordinator: Coordinator, workers: Sequence[int], **options: Any) -> None:
         super().__init__(coordinator, workers, **options)
-        self._somebody_finished = False
+        self._postponed: list[GroupEvent] = []
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             GradientPushed: self._push,
             WorkRequested: self._request,
@@ -89,6 +90,9 @@ class Lifecycle(Roster):
     def handle(self, event: GroupEvent, now: float) -> list[Output]:
         """Take in one event, and return what is to be done, in order."""
         outputs = self._outputs = self._orders.outputs = []
+        if self._waits_for_a_model and not isinstance(event, ModelArrived):
+            self._postpone(event)
+            return outputs
         if self.silence is not None and isinstance(event, WORDS):
             self.silence.heard(event.seat, now)
         self._handlers[type(event)](event, now)
@@ -159,24 +163,21 @@ class Lifecycle(Roster):
         elif self.silence.gives_up_after(silent.seconds):
             self._outputs.append(GiveUp(f"{said}, and nobody else can go on"))
 
-    def _nothing_left(self) -> bool:
-        """Whether those that are silent have nothing to come back to."""
-        others = [seat for seat in self.active if seat.state not in (State.SILENT, State.FINISHING)]
-        return not others and (self.samples.all_done if self.samples.ledger is not None else self._somebody_finished)
-
     def _come_back(self, seat: Seat, word: GradientPushed | WorkDropped, now: float) -> None:
         """A process that was given up waits for an answer. What it pushed is judged by the policy, as a late gradient,
         unless others were given its work meanwhile."""
         del self.silent[seat.index]
         seat.change(Change.SPOKE)
         self._rename(seat)
+        dropped = False
         if isinstance(word, WorkDropped):
             self._drop(seat, word.samples, word.units, now)
         elif self._own(seat, word.units) == word.units:
             seat.late = word
         else:
             seat.pushed = seat.pushed_before = word.number
-        self._join_as_named(seat, now)
+            dropped = True
+        self._join_as_named(seat, now, dropped=dropped)
 
     def _judge_late(self, now: float) -> None:
         """They were let in, and have pushed already."""
@@ -185,12 +186,6 @@ class Lifecycle(Roster):
         for seat, push in let_in:
             seat.late = None
             self._arrive(seat, push, now)
-
-    def _own(self, seat: Seat, units: int) -> int:
-        """Of so many units that a process speaks of, those that were not given to others."""
-        void = min(seat.void, units)
-        seat.void -= void
-        return units - void
 
     def _change_policy(self, event: PolicyReplaced, now: float) -> None:
         self._note(self.coordinator.change_policy(event.policy, now))
@@ -264,9 +259,12 @@ class Lifecycle(Roster):
             self._dismiss_if_leaving(seat, now)
 
     def _drop(self, seat: Seat, samples: int, units: int, now: float) -> None:
+        """It dropped what it had computed. That is noted in any case: whoever trains the run again needs to know."""
+        if not self.trains:
+            return
         own = self._own(seat, units)
-        if self.trains and (own or not units):
-            self._note_return(seat.worker, self.samples.interrupted(seat.worker, samples, own), INTERRUPTED, now)
+        returned = self.samples.interrupted(seat.worker, samples, own) if own or not units else ()
+        self._outputs.append(Record(now, UnitsReturned(seat.worker, returned, INTERRUPTED)))
 
     def _request(self, event: WorkRequested, now: float) -> None:
         seat = self.seats[event.seat]
@@ -296,19 +294,33 @@ class Lifecycle(Roster):
         seat = self.seats[event.seat]
         if seat.state in ON_THEIR_WAY_OUT:
             return
-        resumes = self.begun and not self._has_a_model
+        resumes = self._waits_for_a_model
         if resumes:
             self._begin([seat])  # the group goes on with the first that is here
         if seat.away:
             self._return(seat, now)
-            if resumes:
-                self._resize(SizeRequested(self.staffing.wanted), now)
-            return
-        seat.change(Change.MODEL_ARRIVED)
-        if self.begun:
-            self._join(seat, now)
         else:
-            self._begin_if_all_are_here(now)
+            seat.change(Change.MODEL_ARRIVED)
+            if self.begun:
+                self._join(seat, now)
+            else:
+                self._begin_if_all_are_here(now)
+        if resumes:
+            for postponed in (*self._postponed, SizeRequested(self.staffing.wanted)):
+                self._handlers[type(postponed)](postponed, now)
+
+    @property
+    def _waits_for_a_model(self) -> bool:
+        """The group was resumed, and nobody has brought a model yet: no update can be made, so nothing is decided."""
+        return self.begun and not self._has_a_model
+
+    def _postpone(self, event: GroupEvent) -> None:
+        """Until there is a model; if nobody is left who could bring one, give up."""
+        self._postponed.append(event)
+        ended = sum(isinstance(postponed, ProcessDied | ProcessFinished) for postponed in self._postponed)
+        if ended == len(self.active):
+            said = f": {event.reason}" if isinstance(event, ProcessDied) else " finished without a model"
+            self._outputs.append(GiveUp(f"worker {event.seat}{said}, and it was the last"))  # type: ignore[union-attr]
 
     def _return(self, seat: Seat, now: float) -> None:
         """The new process of a worker of a group that was resumed."""

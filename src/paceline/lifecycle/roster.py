@@ -54,6 +54,7 @@ class Roster:
         self.parked: dict[int, Seat] = {}  # in the order in which they ran out of work
         self.silent: dict[int, Seat] = {}  # in the order in which they were given up
         self.silence = None if patience is None else Silence(patience)
+        self._somebody_finished = False
         self._opening = Opening()
         self.ended = 0  # processes
         self._outputs: list[Output] = []
@@ -102,6 +103,17 @@ class Roster:
         self.parked[seat.index] = seat
         self._leave(seat, NO_WORK_LEFT, now)
 
+    def _own(self, seat: Seat, units: int) -> int:
+        """Of so many units that a process speaks of, those that were not given to others."""
+        void = min(seat.void, units)
+        seat.void -= void
+        return units - void
+
+    def _nothing_left(self) -> bool:
+        """Whether those that are silent have nothing to come back to."""
+        others = [seat for seat in self.active if seat.state not in (State.SILENT, State.FINISHING)]
+        return not others and (self.samples.all_done if self.samples.ledger is not None else self._somebody_finished)
+
     # -- entering --
 
     def _begin(self, seats: Sequence[Seat]) -> None:
@@ -121,10 +133,11 @@ class Roster:
         seat.pushed_before = seat.pushed
         seat.void -= self.samples.take_up(before, seat.worker)
 
-    def _join_as_named(self, seat: Seat, now: float) -> None:
+    def _join_as_named(self, seat: Seat, now: float, *, dropped: bool = False) -> None:
         seat.change(Change.JOINED)
         self.members[seat.worker] = seat
-        self._decide(WorkerJoined(seat.worker), now)
+        process = None if seat.worker == seat.index else seat.index
+        self._decide(WorkerJoined(seat.worker, process, dropped), now)
 
     def _new_id(self) -> int:
         self.next_worker += 1

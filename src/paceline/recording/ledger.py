@@ -71,7 +71,7 @@ class Ledger(Observer):
                 self._data = samples, epochs
             case GradientArrived():
                 self._pending.setdefault(record.event.gradient, record.event)
-            case UnitsReturned(_, units, reason):
+            case UnitsReturned(_, units, reason) if units:
                 self._lost[reason] = self._lost.get(reason, 0) + _samples(units)
             case BatchSkipped(_, samples, units):
                 self._skipped += samples

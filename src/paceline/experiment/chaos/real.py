@@ -20,7 +20,7 @@ import msgspec
 
 from paceline.experiment.balance import balance_of
 from paceline.experiment.chaos.plan import Fault
-from paceline.experiment.chaos.setting import Setting, Verdict
+from paceline.experiment.chaos.setting import Setting, Verdict, in_words
 from paceline.experiment.chaos.subject import DELAY, LOG, OUTCOME, REPEAT, Outcome, Seen, live
 from paceline.experiment.verification import train_again
 from paceline.recording.replay import first_difference
@@ -57,7 +57,7 @@ class Tormentor:
             outcome = self._all_lives()
             problem = outcome.problem or self._what_is_wrong()
         except Exception as found:  # whatever it is, it is a finding
-            problem = f"{type(found).__name__}: {found}"
+            problem = in_words(found)
         finally:
             self._end_everything()
         return Verdict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from random import Random
 
 import msgspec
@@ -53,3 +54,9 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 def kind_of(happened: str) -> str:
     """What happened, without when and to whom."""
     return happened.split(": ")[1].split(" process ")[0]
+
+
+def in_words(problem: Exception) -> str:
+    """What it is, and where."""
+    where = traceback.extract_tb(problem.__traceback__)[-1]
+    return f"{type(problem).__name__}: {problem} ({where.name}, line {where.lineno})"

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from paceline.core.errors import PacelineError
 from paceline.core.messages import (
     AT_THE_END,
     ApplyUpdate,
@@ -26,7 +25,7 @@ from paceline.core.messages import (
     WorkerLeft,
     WorkerSuspected,
 )
-from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting
+from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting, in_words
 from paceline.experiment.run_files import Origin
 from paceline.experiment.tasks import TaskOptions, settings_of, task_of
 from paceline.experiment.training import launch
@@ -157,6 +156,6 @@ def live(run_dir: Path, task: str, seed: int, setting: Setting, seconds: float) 
         outcome = Outcome(updates=result.summary.updates, samples=result.samples)
     except WorkerFailedError as problem:
         outcome = Outcome(str(problem), gave_up=True)
-    except (PacelineError, AssertionError) as problem:
-        outcome = Outcome(f"{type(problem).__name__}: {problem}")
+    except Exception as problem:  # whatever it is, it is a finding
+        outcome = Outcome(in_words(problem))
     (run_dir.parent / OUTCOME).write_bytes(msgspec.json.encode(outcome))

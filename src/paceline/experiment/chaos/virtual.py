@@ -7,7 +7,6 @@ commands again. A crash keeps what the last checkpoint holds, and nothing else.
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ import msgspec
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import ApplyUpdate, Gradient, Record, Unit, UpdateApplied
 from paceline.experiment.chaos.plan import FACTOR, Fault
-from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting, Verdict
+from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting, Verdict, in_words
 from paceline.experiment.group import size_of
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import MakeUpdate
@@ -131,8 +130,7 @@ class VirtualRun:
                     raise AssertionError(f"not done after {MOST_LIVES} lives")
             self._check_end()
         except Exception as found:
-            where = traceback.extract_tb(found.__traceback__)[-1]
-            problem = f"{type(found).__name__}: {found} ({where.name}, line {where.lineno})"
+            problem = in_words(found)
         applied = sum(self._books.applied.values())
         return Verdict(problem, tuple(self._happened), self._books.version, applied, self._lives)
 

@@ -12,12 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from paceline.core.coordinator import Coordinator
+from paceline.core.messages import UpdateApplied
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
+    BeginGroup,
     EndProcess,
     GiveUp,
     GradientPushed,
     GroupEvent,
+    MakeUpdate,
     ProcessDied,
     ProcessFinished,
     StartProcess,
@@ -63,6 +66,7 @@ class UnreliableSimulator(Simulator):
         self._draw = draw
         self.now = now
         self.given_up = ""
+        self._has_a_model = False
         self._calls: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -180,6 +184,13 @@ class UnreliableSimulator(Simulator):
             process.plan += 1
             process.answers.clear()
             self._answers.append(ProcessDied(command.seat, "it was ended"))
+
+    def begin_group(self, command: BeginGroup) -> None:
+        self._has_a_model = True
+
+    def make_update(self, command: MakeUpdate) -> UpdateApplied:
+        assert self._has_a_model, "there is no model to update"
+        return super().make_update(command)
 
     def give_up(self, command: GiveUp) -> None:
         self.given_up = command.reason

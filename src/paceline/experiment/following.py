@@ -1,0 +1,111 @@
+"""Follows a trace update by update. Where gradients come from is a subclass's to say; what is made of them is here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from torch import Tensor
+
+from paceline.core.messages import (
+    ApplyUpdate,
+    DiscardGradient,
+    Event,
+    Gradient,
+    GradientArrived,
+    Record,
+    SendParameters,
+    WorkerLeft,
+)
+from paceline.lifecycle.rounds import Round
+from paceline.training.parameters import ParameterStore
+from paceline.training.updates import Contribution
+
+
+class Arrived(NamedTuple):
+    """A gradient, and the parameters that it was computed on."""
+
+    flat: Tensor
+    pulled: Tensor
+    event: GradientArrived
+
+
+class Follower(ABC):
+    store: ParameterStore  # a subclass makes it, at the latest with the first event
+
+    def __init__(self) -> None:
+        self._round = Round()
+        self._arrived: dict[Gradient, Arrived] = {}  # without a fate
+        self._clocks: dict[int, int] = {}
+
+    @abstractmethod
+    def gradient(self, event: GradientArrived) -> tuple[Tensor, Tensor]:
+        """What arrived, and the parameters that it was computed on."""
+
+    def note(self, event: Event, now: float) -> None:
+        """Anything else happened."""
+        return
+
+    def send(self, worker: int) -> None:
+        """The worker is given the newest parameters."""
+        return
+
+    def settled(self, event: GradientArrived) -> None:
+        """A gradient has its fate."""
+        return
+
+    def updated(self) -> None:
+        """There is a new version."""
+        return
+
+    def follow(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, GradientArrived):
+            self._arrive(event)
+        else:
+            if isinstance(event, WorkerLeft):
+                self._round.leave(event.worker, event.reason)
+            self.note(event, record.now)
+        for command in record.commands:
+            match command:
+                case SendParameters(worker):
+                    self._round.pull(worker)
+                    self.send(worker)
+                case ApplyUpdate(gradients, weights):
+                    self._apply(gradients, weights or (1.0,) * len(gradients))
+                case DiscardGradient(gradient):
+                    self._settle(gradient)
+                case _:
+                    pass
+
+    def _arrive(self, event: GradientArrived) -> None:
+        worker, clock = event.gradient.worker, event.gradient.clock
+        if clock <= self._clocks.get(worker, 0):
+            return  # it was delivered twice
+        self._clocks[worker] = clock
+        self._arrived[event.gradient] = Arrived(*self.gradient(event), event)
+        self._round.push(worker, event.samples)
+
+    def _apply(self, gradients: tuple[Gradient, ...], weights: tuple[float, ...]) -> None:
+        contributions = []
+        for gradient, weight in zip(gradients, weights, strict=True):
+            flat, pulled, event = self._arrived[gradient]
+            contributions.append(
+                Contribution(
+                    flat,
+                    event.samples,
+                    weight,
+                    worker=gradient.worker,
+                    version=event.version,
+                    staleness=self.store.version - event.version,
+                    units=event.units,
+                    pulled=pulled,
+                )
+            )
+        self.store.apply(contributions, self._round.samples, departed=self._round.take_departed())
+        for gradient in gradients:
+            self._settle(gradient)
+        self.updated()
+
+    def _settle(self, gradient: Gradient) -> None:
+        self.settled(self._arrived.pop(gradient).event)

@@ -1,0 +1,148 @@
+"""A user's loop that runs in a thread of this process, and only as far as it is told: to its next push, or skip.
+
+Many such loops take the places of a run's processes. Only one moves at a time, and each has random numbers of its own,
+as a process has, so that each does again what its process did.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.core.errors import PacelineError
+from paceline.core.messages import Unit
+from paceline.lifecycle.work import Work
+from paceline.training.layout import Layout, Segment
+from paceline.training.optimizers import OptimizerSpec
+from paceline.training.worker import CPU, Worker, seed_everything
+from paceline.training.worker_state import random_state, set_random_state, unpacked
+
+BEGIN, PUSH, SKIP, END = "began", "pushed", "skipped a batch", "came to its end"
+
+
+class Stopped(BaseException):
+    """The loop is not needed any more. Not an Exception, so that it does not swallow it."""
+
+
+class DepartedError(PacelineError):
+    """A loop did something else than in the recorded run."""
+
+
+class Pushed(NamedTuple):
+    samples: int
+    units: int
+
+
+class RehearsedLoop:
+    """The place of one process. It is its worker's link as well."""
+
+    def __init__(
+        self,
+        index: int,
+        train: Callable[[Worker], None],
+        units: deque[Unit],
+        *,
+        seed: int,
+        epochs: int,
+        not_finite: str,
+        kept: bytes | None = None,
+        keeps: bool = False,
+    ) -> None:
+        """`units`: what it is given when it asks, in order. `kept`: what its worker knew when the run was resumed;
+        `keeps`: whether that will be asked for."""
+        self.index = index
+        self.segment: Segment | None = None
+        self.spec: OptimizerSpec | None = None
+        self.pushed = Pushed(0, 0)
+        self.kept: bytes | None = None  # what its worker knew at its latest push
+        self.others: dict[str, Tensor] = {}  # and its buffers, if that is asked for
+        self._units = units
+        self._keeps = keeps
+        self._seed = seed
+        self._random: dict[str, Any] | None = None
+        self._at = ""  # where it stands
+        self._problem: BaseException | None = None
+        self._stopped = False
+        self._move, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        known = None if kept is None else unpacked(kept)
+        worker = Worker(index, self, seed=seed, epochs=epochs, not_finite=not_finite, kept=known)
+        self._thread = threading.Thread(target=self._run, args=(train, worker), name=f"loop {index}", daemon=True)
+
+    def run_to(self, wanted: str) -> None:
+        """Let it go on to its next stop, which must be this one."""
+        if self._random is None:
+            seed_everything(self._seed)
+            self._thread.start()
+        else:
+            set_random_state(self._random, CPU)
+        self._move.release()
+        self._stands.acquire()
+        self._random = random_state(CPU)
+        if self._problem is not None:
+            raise DepartedError(f"process {self.index} raised {self._problem!r}, and should have {wanted}")
+        if self._at != wanted:
+            raise DepartedError(f"process {self.index} {self._at}, and should have {wanted}")
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._stopped = True
+            self._move.release()
+            self._thread.join()
+
+    # -- in its thread --
+
+    def _run(self, train: Callable[[Worker], None], worker: Worker) -> None:
+        self._move.acquire()
+        try:
+            train(worker)
+        except Stopped:
+            return
+        except BaseException as problem:
+            self._problem = problem
+        self._at = END
+        self._stands.release()
+
+    def _stand(self, at: str) -> None:
+        self._at = at
+        self._stands.release()
+        self._move.acquire()
+        if self._stopped:
+            raise Stopped
+
+    # -- the link --
+
+    def enter(self, layout: Layout) -> Segment:
+        self.segment = Segment(layout, torch.zeros(max(1, layout.segment_bytes), dtype=torch.uint8))
+        return self.segment
+
+    def begin(self, spec: OptimizerSpec) -> None:
+        self.spec = spec
+        self._stand(BEGIN)
+
+    def lease(self, work: Work) -> tuple[Unit | None, bool]:
+        return (self._units.popleft() if self._units else None), True
+
+    @property
+    def keeps(self) -> bool:
+        return self._keeps
+
+    def keep(self, state: bytes) -> None:
+        self.kept = state
+
+    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
+        assert self.segment is not None
+        self.pushed = Pushed(samples, units)
+        if self._keeps:
+            self.others = {name: tensor.clone() for name, tensor in self.segment.others.items()}
+        self._stand(PUSH)
+
+    def skip(self, samples: int, units: int) -> None:
+        self._stand(SKIP)
+
+    def pause(self, seconds: float) -> None:
+        """In a rehearsal nobody is slow."""
