@@ -39,10 +39,10 @@ def _compare_weights(run_dir: Path) -> None:
 
     verdict = train_again(run_dir)
     if verdict.differs_at is not None:
-        since = f", after update {verdict.agreed[-1]:,} they are the same" if verdict.agreed else ""
+        where = f" (parameter {verdict.parameter!r})" if verdict.parameter else ""
         raise TraceError(
-            f"{run_dir}: trained again, the weights differ after update {verdict.differs_at:,}"
-            f" (parameter {verdict.parameter!r}){since}"
+            f"{run_dir}: trained again, the weights differ after update {verdict.differs_at:,}{where}; up to update"
+            f" {verdict.alike_until:,} nothing differs"
         )
     times = ", ".join(f"{version:,}" for version in verdict.agreed)
     print(f"{run_dir}: {verdict.updates:,} updates made again: the weights are the same to the bit (after {times})")

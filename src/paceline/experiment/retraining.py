@@ -8,7 +8,7 @@ work that was dropped is not in the trace.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -38,11 +38,11 @@ def retrain(
     lr_scaling: str = "auto",
     stale: str = "auto",
     threads: int = 1,
-    updated: Callable[[int, Mapping[str, Tensor]], None] | None = None,
+    updated: Callable[[ParameterStore], None] | None = None,
 ) -> Retrained:
     """The parameters, by name, that the recorded run came to: to the bit, with the threads that its workers had.
 
-    `updated`: called after every update, with the version and the parameters. TraceError if updates would be made in
+    `updated`: called after every update. TraceError if updates would be made in
     another way than the recorded run made them.
     """
     recorded = trace.header.updates
@@ -56,7 +56,7 @@ def walk(
     trace: Trace,
     follower: Follower,
     threads: int,
-    updated: Callable[[int, Mapping[str, Tensor]], None] | None = None,
+    updated: Callable[[ParameterStore], None] | None = None,
 ) -> Retrained:
     """Follow the whole trace, with so many threads of torch."""
     before = torch.get_num_threads()
@@ -67,7 +67,7 @@ def walk(
             follower.follow(record)
             if updated is not None and follower.store.version != version:
                 version = follower.store.version
-                updated(version, follower.store.parameters)
+                updated(follower.store)
     finally:
         torch.set_num_threads(before)
     return Retrained(

@@ -15,17 +15,51 @@ from paceline.experiment.retraining import Retrained, retrain, walk
 from paceline.experiment.run_files import CHECKPOINTS, MODEL, Configuration, read_configuration
 from paceline.experiment.script import Script, forget_script
 from paceline.experiment.tasks import read_task_options, task_of
+from paceline.recording.progress_log import Measurement, read_metrics
 from paceline.recording.trace import Trace, trace_in
 from paceline.training.checkpoint import MODEL as WEIGHTS
 from paceline.training.checkpoint import checkpoints_in, load_state
+from paceline.training.parameters import ParameterStore
 from paceline.training.worker import Worker
 
 
 class Verdict(NamedTuple):
     updates: int  # that were made again
     agreed: tuple[int, ...]  # the updates after which weights were kept, and are the same to the bit
-    differs_at: int | None  # the first after which they are not
-    parameter: str = ""  # one that differs there
+    alike_until: int  # the last update up to which nothing differed, checksums included
+    differs_at: int | None  # the first after which something does
+    parameter: str = ""  # one that differs there, if the weights were kept
+
+
+class _Comparison:
+    """Of weights made again with all that the run left of its own: weights here and there, checksums in between."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.kept = {int(path.name): path / WEIGHTS for path in checkpoints_in(run_dir / CHECKPOINTS)}
+        self._digests = _digests(run_dir)
+        self.agreed: list[int] = []
+        self.alike_until = 0
+        self.first_difference: tuple[int, str] | None = None
+
+    def look(self, store: ParameterStore) -> None:
+        version = store.version
+        if version in self.kept:
+            self.compare(version, load_state(self.kept[version]), store.parameters)
+        elif version in self._digests:
+            self._note(version, None if self._digests[version] == store.digest else "")
+
+    def compare(self, version: int, state: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+        found = next((name for name, tensor in parameters.items() if not torch.equal(state[name], tensor)), None)
+        if found is None:
+            self.agreed.append(version)
+        self._note(version, found)
+
+    def _note(self, version: int, differs: str | None) -> None:
+        if self.first_difference is None:
+            if differs is None:
+                self.alike_until = version
+            else:
+                self.first_difference = version, differs
 
 
 def train_again(run_dir: Path) -> Verdict:
@@ -33,31 +67,26 @@ def train_again(run_dir: Path) -> Verdict:
     configuration = read_configuration(run_dir)
     if configuration.threads is None:
         raise ConfigurationError(f"{run_dir}: its configuration does not say how many threads its workers had")
-    kept = {int(path.name): path / WEIGHTS for path in checkpoints_in(run_dir / CHECKPOINTS)}
-    agreed: list[int] = []
-    differing: list[tuple[int, str]] = []
-
-    def compare(version: int, parameters: Mapping[str, Tensor]) -> None:
-        path = kept.get(version)
-        if path is not None:
-            _note(version, _difference(load_state(path), parameters))
-
-    def _note(version: int, found: str | None) -> None:
-        if found is None:
-            agreed.append(version)
-        else:
-            differing.append((version, found))
-
-    last = _made_again(run_dir, configuration, compare)
-    if (run_dir / MODEL).exists() and last.version not in kept:
-        _note(last.version, _difference(load_state(run_dir / MODEL), last.parameters))
-    if not agreed and not differing:
+    if not any(True for _ in Trace(trace_in(run_dir), allow_cut_off=True)):
+        raise ConfigurationError(f"{run_dir}: its group had not begun: there is nothing to train again")
+    comparison = _Comparison(run_dir)
+    last = _made_again(run_dir, configuration, comparison.look)
+    if (run_dir / MODEL).exists() and last.version not in comparison.kept:
+        comparison.compare(last.version, load_state(run_dir / MODEL), last.parameters)
+    if not comparison.agreed and comparison.first_difference is None:
         raise ConfigurationError(f"{run_dir}: holds no weights to compare with: neither a checkpoint nor a final model")
-    first = differing[0] if differing else (None, "")
-    return Verdict(last.version, tuple(agreed), *first)
+    first = comparison.first_difference or (None, "")
+    return Verdict(last.version, tuple(comparison.agreed), comparison.alike_until, *first)
 
 
-def _made_again(run_dir: Path, told: Configuration, compare: Callable[[int, Mapping[str, Tensor]], None]) -> Retrained:
+def _digests(run_dir: Path) -> dict[int, int]:
+    """After some updates, a checksum of the parameters."""
+    lines = read_metrics(run_dir / "metrics.jsonl")
+    measured = [line for line in lines if isinstance(line, Measurement) and line.updates]
+    return {line.updates: line.digest for line in measured if line.digest is not None}
+
+
+def _made_again(run_dir: Path, told: Configuration, compare: Callable[[ParameterStore], None]) -> Retrained:
     trace, origin = Trace(trace_in(run_dir), allow_cut_off=True), told.origin
     assert told.threads is not None
     if origin is None:
@@ -86,8 +115,3 @@ def _made_again(run_dir: Path, told: Configuration, compare: Callable[[int, Mapp
         return walk(trace, follower, told.threads, compare)
     finally:
         follower.close()
-
-
-def _difference(state: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> str | None:
-    """The name of a parameter that is not the same to the bit."""
-    return next((name for name, tensor in parameters.items() if not torch.equal(state[name], tensor)), None)

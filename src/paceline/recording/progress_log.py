@@ -30,6 +30,7 @@ class Measurement(msgspec.Struct, frozen=True, tag=True):
     workers: int
     learning_rate: float
     loss: float | None  # a running mean over the latest pushes
+    digest: int | None = None  # of the parameters, so that a run that is trained again can be compared on the way
 
 
 class Evaluation(msgspec.Struct, frozen=True, tag=True):

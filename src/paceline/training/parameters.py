@@ -10,6 +10,7 @@ reason.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from paceline.training.stale import Correction, refusal
 from paceline.training.updates import Contribution, Rate, combine, statistics_of
 
 LOOKED_AT = 1024  # numbers of the second moment, for the size of a step
+DIGESTED = 4096  # parameters in a digest
 
 
 class ParameterStore:
@@ -92,6 +94,12 @@ class ParameterStore:
     def parameters(self) -> dict[str, Tensor]:
         """Every parameter by its name, as it is now."""
         return views(self.flat, self.layout.parameters)
+
+    @property
+    def digest(self) -> int:
+        """A number that changes with the parameters: a checksum of some of them, so that it costs next to nothing."""
+        sampled = self.flat[:: max(1, self.flat.numel() // DIGESTED)].contiguous()
+        return zlib.crc32(sampled.view(torch.uint8).numpy().tobytes())
 
     def state(self) -> dict[str, Any]:
         """All that decides the next update, beside the parameters; its tensors are not copies."""

@@ -27,6 +27,7 @@ from paceline.training.checkpoint import Facts, Snapshot, checkpoints_in, save_s
 
 BEST, WORTH = "best.safetensors", "worth"
 PATIENCE = 30.0  # seconds that a checkpoint waits for workers to tell what they know
+LAST_WORDS = 5.0  # and one of a run that somebody ends
 
 
 class CheckpointFailedError(PacelineError):
@@ -75,6 +76,7 @@ class Checkpoints:
         self._saving: list[Future[None]] = []  # the best state
         self._best: float | None = None
         self._asked_at: float | None = None  # since when workers are asked what they know
+        self._before_its_time = False
 
     def evaluated(self, evaluation: Evaluation, state: Callable[[], dict[str, Tensor]]) -> None:
         """Keep the state that was evaluated if it is the best so far. `state`: gives a copy of it."""
@@ -103,6 +105,15 @@ class Checkpoints:
                 self._port.ask_what_they_know()
         elif self._all_have_told() or now > self._asked_at + PATIENCE:
             self._begin(now)
+
+    def ask_for_last_words(self, now: float) -> None:
+        """The run is about to be ended before its time."""
+        self._asked_at, self._before_its_time = now, True
+        self._port.ask_what_they_know()
+
+    def has_last_words(self, now: float) -> bool:
+        assert self._asked_at is not None
+        return self._all_have_told() or now > self._asked_at + LAST_WORDS
 
     def _all_have_told(self) -> bool:
         told = self._port.told
@@ -158,7 +169,13 @@ class Checkpoints:
                 self._check(writing)
             for saving in self._saving:
                 self._check(saving)
-            if ended_at is not None and self._port.aggregation is not None and self._port.store.version:
+            if ended_at is not None and self._port.aggregation is not None and self._worth_keeping():
                 self._check(self._writer.submit(self._write, self._snapshot(ended_at)))
         finally:
             self._writer.shutdown()
+
+    def _worth_keeping(self) -> bool:
+        """Not where an earlier checkpoint knows more than this one would: what only workers know."""
+        if self._before_its_time and not self._all_have_told():
+            return not checkpoints_in(self._directory)
+        return self._port.store.version > 0

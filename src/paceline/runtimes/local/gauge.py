@@ -45,6 +45,7 @@ class Gauge:
             workers=len(lifecycle.members),
             learning_rate=store.learning_rate,
             loss=self._loss,
+            digest=store.digest,
         )
         for observer in self._observers:
             observer.measured(measurement)

@@ -136,10 +136,22 @@ class LocalServer:
         while not self.loop.interrupted and not self.lifecycle.over:
             self._turn(self._patience())
             self._look_at_the_clock()
+        self._hear_last_words()
         self.ended_at = self.now
         if self.port.aggregation is not None:
             self._gauge.measure(self.port.store, self.lifecycle, self.ended_at)
             self._evaluate_the_last(self.ended_at)
+
+    def _hear_last_words(self) -> None:
+        """Somebody interrupted the run: let everybody push once more, and tell what only it knows, so that the run can
+        go on from there another time. A second interruption ends that, and so does a while."""
+        if not self.loop.interrupted or self._checkpoints is None or self.port.aggregation is None:
+            return
+        self.loop.interrupted = False
+        self._checkpoints.ask_for_last_words(self.now)
+        while not (self.loop.interrupted or self.lifecycle.over or self._checkpoints.has_last_words(self.now)):
+            self._turn(self._patience())
+        self.loop.interrupted = True
 
     def _patience(self) -> float:
         wake = self.port.wake_time
