@@ -29,7 +29,7 @@ from paceline.recording.trace import Trace, trace_in
 MOST_LIVES = 12
 LONGEST = 90.0  # seconds beyond the plan's, after which a life is stuck
 TICK = 0.01
-STUTTER = 0.1  # seconds that a slow worker stands still each time, and half of it moves
+STUTTER = 0.05  # seconds: a slow worker moves for so long, and stands still for twice as long, again and again
 GONE_WITHIN = 30.0  # seconds after the end of a launcher: a process that is just importing torch notices it late
 
 
@@ -42,7 +42,7 @@ class Tormentor:
         self._run_dir = directory / "run"
         self._faults = list(plan)
         self._resume_at: list[tuple[float, int]] = []  # when a stopped process goes on, by the common clock
-        self._slow: dict[int, tuple[float, float]] = {}  # pid -> until when, and when it moves or stops next
+        self._slow: dict[int, float] = {}  # pid -> until when
         self._began: float | None = None
         self._happened: list[str] = []
         self._killed: list[tuple[float, int]] = []  # when, and its pid
@@ -161,21 +161,19 @@ class Tormentor:
             self._frozen.append((now, pid))
             self._resume_at.append((now + fault.seconds, pid))
         else:
-            self._slow[pid] = (now + fault.seconds, now)
+            self._slow[pid] = now + fault.seconds
         self._say(f"{fault.kind} process {pid}{lasts}")
 
     def _let_move(self, now: float) -> None:
         for time_, pid in [entry for entry in self._resume_at if entry[0] <= now]:
             self._resume_at.remove((time_, pid))
             _signal(pid, signal.SIGCONT)
-        for pid, (until, turns) in list(self._slow.items()):
-            frozen = any(other == pid for _, other in self._resume_at)
+        for pid, until in list(self._slow.items()):
             if now >= until:
                 del self._slow[pid]
-            if frozen or now < turns:
-                continue
-            moves = int((until - now) / STUTTER * 2) % 3 == 0 or now >= until
-            _signal(pid, signal.SIGCONT if moves else signal.SIGSTOP)
+            if not any(other == pid for _, other in self._resume_at):  # one that stands still is not only slow
+                moves = now >= until or int((until - now) / STUTTER) % 3 == 0
+                _signal(pid, signal.SIGCONT if moves else signal.SIGSTOP)
 
     def _say(self, what: str) -> None:
         since = 0.0 if self._began is None else time.monotonic() - self._began
