@@ -164,3 +164,13 @@ def test_a_death_is_made_up_for_as_often_as_restart_says(tmp_path: Path) -> None
     joined = [record.event.worker for record in keeper.records if isinstance(record.event, WorkerJoined)]
     assert joined[: functions.SHORT_LIVED + 2] == [0, 1, 2, 3, 4, 5]
     assert [gone.worker for gone in result.summary.departures] == [1, 2, 3, 4]
+
+
+def test_a_run_ends_though_its_evaluator_was_stopped(tmp_path: Path) -> None:
+    result = launch(
+        functions.train_sgd,
+        evaluate=partial(functions.evaluate_and_stop_once, directory=str(tmp_path)),
+        evaluate_every=10**9,
+        patience="0.5s",
+    )
+    assert [evaluation.figures for evaluation in result.evaluations] == [{"accuracy": 0.5}]

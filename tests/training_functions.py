@@ -630,3 +630,12 @@ def stops_after_its_work(worker: Worker) -> None:
     train_sgd(worker)
     if worker.index == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def evaluate_and_stop_once(state: dict[str, Tensor], directory: str) -> float:
+    """The first evaluator is stopped by somebody."""
+    stopped = Path(directory) / "stopped"
+    if not stopped.exists():
+        write(stopped, os.getpid())
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return 0.5

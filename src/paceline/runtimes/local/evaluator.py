@@ -44,6 +44,7 @@ class Evaluations:
         self._latest = -1  # the version that it was asked for last
         self._due_at = 0  # samples at which it was due last
         self._started = 0  # evaluators since the last answer
+        self._stopped_since: float | None = None
 
     def resumed_at(self, samples: int) -> None:
         """Of what was before, everything was evaluated that was due."""
@@ -116,6 +117,15 @@ class Evaluations:
         self._asked = Evaluation(now, store.samples, store.version, {})
         self._latest = store.version
         self._loop.send(self._evaluator.channel, Evaluate(store.layout))
+
+    def end_if_stopped(self, now: float, patience: float) -> None:
+        """One that somebody stopped with a signal, for so long, is ended: another takes its place."""
+        if self._evaluator is None or not self._evaluator.stopped:
+            self._stopped_since = None
+        else:
+            self._stopped_since = now if self._stopped_since is None else self._stopped_since
+            if now - self._stopped_since > patience:
+                self._evaluator.process.kill()
 
     def give_up(self) -> None:
         """Evaluate nothing any more."""

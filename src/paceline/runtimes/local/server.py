@@ -195,6 +195,8 @@ class LocalServer:
         while not self.loop.interrupted:
             if self._evaluations.last_is_known(self.port.store, self.port.replicas, ended_at):
                 return
+            if self.lifecycle.silence is not None:
+                self._evaluations.end_if_stopped(self.now, self.lifecycle.silence.patience.least)
             self._turn(TICK)
 
     def _note_evaluation(self, evaluation: Evaluation) -> None:
