@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from paceline.core.errors import ConfigurationError
+from paceline.recording.lines import write_privately
 
 PIPE, ANSWER = "control", "control.answer"
 PATIENCE = 5.0  # seconds to wait for the answer
@@ -41,7 +42,7 @@ class Control:
     def acknowledge(self, workers: int) -> None:
         """Say how many it will be."""
         unfinished = self._answer.with_suffix(".unfinished")
-        unfinished.write_text(f"{workers}\n")
+        write_privately(unfinished, f"{workers}\n".encode())
         unfinished.rename(self._answer)
 
     def close(self) -> None:
