@@ -43,6 +43,7 @@ from paceline.training.checkpoint import (
     TornCheckpointError,
     checkpoints_in,
     read_checkpoint,
+    set_aside_after,
     snapshot_of,
     write_checkpoint,
 )
@@ -374,3 +375,11 @@ def test_a_run_that_goes_on_is_told_nothing_that_it_knows(command: str, tmp_path
     assert "is this a run directory?" in problem("--resume", str(tmp_path), "--workers", "2")
     (tmp_path / "config.json").write_bytes(msgspec.json.encode(TOLD))
     assert "was begun by a program: start that again, with resume=" in problem("--resume", str(tmp_path))
+
+
+def test_checkpoints_after_the_one_that_a_run_goes_on_from_are_set_aside(tmp_path: Path) -> None:
+    for name in ("000000100", "000000200", "000000300", "lost-000000300"):
+        (tmp_path / name).mkdir()
+    set_aside_after(tmp_path, 100)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000100", "lost-000000200", "lost-000000300"]
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["000000100"]

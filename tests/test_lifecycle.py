@@ -597,3 +597,50 @@ def test_every_sequence_of_happenings_in_a_small_group(text: str, sharding: str)
 def test_giving_up_is_a_command_and_names_the_reason() -> None:
     lifecycle = Lifecycle(Coordinator(policy("asp")), range(1))
     assert lifecycle.handle(ProcessDied(0, "killed"), 0.0) == [GiveUp("worker 0: killed, and it was the last")]
+
+
+# -- before the first model of a group that was resumed --
+
+
+def resumed_group(text: str = "buffered:size=2", work: Work | None = WORKS[3]) -> LifecycleGroup:
+    group = begun(LifecycleGroup(text, 2, work=work))
+    group.act("push", 0)
+    group.resume()
+    return group
+
+
+def test_a_death_before_the_first_model_is_judged_when_there_is_one() -> None:
+    group = resumed_group()
+    group.act("die", 1)
+    assert group.outputs == [] and group.given_up is None
+    group.act("enter", 0)
+    group.finish_all()
+    group.check_end()
+
+
+def test_a_death_that_is_told_twice_is_one() -> None:
+    group = resumed_group()
+    group.act("die", 1)
+    group.send(ProcessDied(1, "again"))
+    assert group.given_up is None
+    group.act("die", 0)
+    assert group.given_up == "worker 0: killed, and it was the last"
+
+
+def test_a_size_that_is_asked_for_before_the_first_model_is_kept() -> None:
+    group = resumed_group()
+    group.act("resize", 4)
+    assert group.lifecycle.staffing.wanted == 4
+    group.act("enter", 0)
+    assert sorted(group.processes) == [0, 1, 2, 3]
+    assert not any(process.told_to_stop for process in group.processes.values())
+
+
+def test_one_that_had_finished_its_own_batches_is_not_made_up_for() -> None:
+    group = begun(LifecycleGroup("asp", 2))
+    group.act("push", 0)
+    group.act("push", 1)
+    group.act("finish", 0)
+    group.resume()
+    group.act("enter", 1)
+    assert set(group.processes) == {0, 1}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Record, WorkerJoined
 from paceline.recording.lines import LinesWriter, lines_of, write_privately
 from paceline.recording.trace import Trace, TraceWriter, cut_to, trace_in
@@ -87,3 +88,10 @@ def test_a_line_without_an_end_is_given_as_it_is(tmp_path: Path) -> None:
 def test_what_is_written_privately_is_private(tmp_path: Path) -> None:
     write_privately(tmp_path / "file", b"secret")
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_bytes(b"short")
+    with pytest.raises(ConfigurationError, match="is shorter than the checkpoint says"):
+        cut_to(tmp_path / "trace.jsonl", 100)
+    assert (tmp_path / "trace.jsonl").read_bytes() == b"short"

@@ -141,7 +141,8 @@ def test_patience_that_makes_no_sense_is_refused(text: str) -> None:
 
 def running(text: str, workers: int = 3, work: Work | None = WORK, **options: object) -> LifecycleGroup:
     """Everybody has pushed a few times."""
-    group = LifecycleGroup(text, workers, work=work, patience=Patience(least=5.0), **options)  # type: ignore[arg-type]
+    options = {"patience": Patience(least=5.0), **options}
+    group = LifecycleGroup(text, workers, work=work, **options)  # type: ignore[arg-type]
     for seat in range(workers):
         group.act("enter", seat)
     for _ in range(FEW + 1):
@@ -388,3 +389,90 @@ def test_deaths_are_made_up_for_as_often_as_was_said() -> None:
     assert set(group.processes) == {0, 1, 2}, "nobody takes its place any more"
     group.finish_all()
     group.check_end()
+
+
+# -- found by reading --
+
+
+def test_one_that_was_set_aside_before_it_first_asked_for_work_gets_some_when_it_asks() -> None:
+    group = running("asp", 2, least=2, most=3, patience=Patience(least=5.0, most=100.0))
+    group.act("resize", 3)
+    group.processes[2].does = "waiting"
+    group.lifecycle.handle(ModelArrived(2), group.now)  # it is released, and loads its data for a long time
+    group.processes[2].does = "loading"
+    let_be_silent_until_known(group)
+    outputs = group.lifecycle.handle(WorkRequested(2, WORK), group.now)
+    (answer,) = [output for output in outputs if isinstance(output, Release)]
+    assert answer.seat == 2 and answer.unit is not None and answer.requested
+
+
+def let_be_silent_until_known(group: LifecycleGroup) -> None:
+    """Process 2 has said nothing yet, so it is given much more time than the others."""
+    for _ in range(60):
+        for seat in (0, 1):
+            group.act("push", seat)
+        group.look(8.0)
+        if group.lifecycle.seats[2].state is State.SILENT:
+            return
+    raise AssertionError("nobody gave it up")
+
+
+def test_a_bound_holds_for_the_last_one_as_well_whatever_was_learned() -> None:
+    group = LifecycleGroup("asp", 1, work=WORK, patience=Patience(least=5.0, most=300.0))
+    group.act("enter", 0)
+    for _ in range(FEW + 1):
+        group.act("push", 0)
+    told = group.now
+    while group.given_up is None and group.lifecycle.next_look < math.inf:
+        group.look(group.lifecycle.next_look - group.now)
+    assert group.given_up is not None and group.now - told == pytest.approx(300.0, abs=5.0)
+
+
+def test_where_all_others_are_gone_a_bound_holds_for_one_that_was_set_aside() -> None:
+    group = LifecycleGroup("asp", 2, work=WORK, patience=Patience(least=5.0, most=300.0))
+    for seat in (0, 1):
+        group.act("enter", seat)
+    for _ in range(FEW + 1):
+        for seat in (0, 1):
+            group.act("push", seat)
+    let_be_silent(group, 1, [0])
+    group.act("die", 0)
+    assert group.given_up is None
+    while group.given_up is None and group.lifecycle.next_look < math.inf:
+        group.look(group.lifecycle.next_look - group.now)
+    assert group.given_up is not None and "nobody else can go on" in group.given_up
+
+
+def gather_another(group: LifecycleGroup, seat: int) -> None:
+    """It asks for one more batch of the same gradient."""
+    group.processes[seat].does = "asking"
+    group.send(WorkRequested(seat, Work(60, 2)))
+
+
+def test_one_that_gathers_and_is_set_aside_twice_within_a_step_loses_nothing() -> None:
+    group = running("asp", 3, Work(60, 2))
+    let_be_silent(group, 2, [0, 1])
+    gather_another(group, 2)
+    assert len(group.processes[2].units) == 2
+    let_be_silent(group, 2, [0, 1])
+    group.act("push", 2)
+    group.finish_all()
+    group.check_end()
+    ledger = group.lifecycle.samples.ledger
+    assert ledger is not None and ledger.complete
+
+
+def test_the_rest_of_a_gradient_whose_samples_others_were_given_is_ignored() -> None:
+    group = running("asp", 3, Work(60, 2))
+    let_be_silent(group, 2, [0, 1])
+    while not events(group, UnitsReturned):
+        group.act("push", 0)
+    gather_another(group, 2)  # there is nothing for it: another has what it had
+    for seat in (0, 1):
+        if ("push", seat) in group.actions():
+            group.act("push", seat)
+    assert group.processes[2].does == "finishing" and len(group.processes[2].units) == 1
+    group.processes[2].does = "waiting"
+    group.processes[2].pushed += 1
+    group.send(GradientPushed(2, group.processes[2].pushed, 2, 1, 0.5))
+    assert group.outputs == [Release(2)]

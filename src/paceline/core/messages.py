@@ -52,6 +52,8 @@ class WorkerJoined(msgspec.Struct, frozen=True, tag=True, gc=False, omit_default
     worker: int
     process: int | None = None  # the first id that its process had, if it comes back under another one
     dropped: bool = False  # and the gradient that it came with: its samples had been given to others
+    renewed: bool = False  # the run was resumed while it had no work, and its process is a new one
+    forgot: bool = False  # which does not know what the old one knew
 
 
 NO_WORK_LEFT, FINISHED = "no work left", "finished"
@@ -88,10 +90,11 @@ class PolicyChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
     policy: str
 
 
-class WorkerReturned(msgspec.Struct, frozen=True, tag=True, gc=False):
+class WorkerReturned(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     """The run was resumed, and this worker's process is a new one: what it was at is computed again."""
 
     worker: int
+    forgot: bool = False  # the process does not know what the old one knew: that came too late for the checkpoint
 
 
 class DataOpened(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -26,7 +26,7 @@ from paceline.core.messages import (
 from paceline.experiment.following import Follower
 from paceline.experiment.retraining import refuse_another_rule
 from paceline.experiment.run_files import Configuration
-from paceline.lifecycle.lifecycle import INTERRUPTED, SILENT
+from paceline.lifecycle.watch import INTERRUPTED, SILENT
 from paceline.recording.trace import Trace
 from paceline.training.choices import UpdateOptions
 from paceline.training.layout import averaged_into
@@ -45,7 +45,7 @@ class Script(NamedTuple):
 
 
 def read_ahead(trace: Trace) -> Script:
-    script = Script({}, {}, {}, any(isinstance(record.event, WorkerReturned) for record in trace))
+    script = Script({}, {}, {}, any(_is_resumed(record.event) for record in trace))
     clocks: dict[int, int] = {}
     for record in trace:  # who is who comes first: a note about a worker may come before it has joined
         event = record.event
@@ -71,6 +71,10 @@ def read_ahead(trace: Trace) -> Script:
     return script
 
 
+def _is_resumed(event: Event) -> bool:
+    return isinstance(event, WorkerReturned) or (isinstance(event, WorkerJoined) and event.renewed)
+
+
 class LoopFollower(Follower):
     def __init__(self, trace: Trace, loop: Callable[[], Callable[[Worker], None]], told: Configuration) -> None:
         """`loop`: gives the user's function, as a new process would find it."""
@@ -94,8 +98,8 @@ class LoopFollower(Follower):
                 self._begin(worker, early=now == 0.0)
             case WorkerJoined(worker, _, True):
                 self._of(worker).run_to(PUSH)  # others had been given its samples
-            case WorkerReturned(worker):
-                self._begin_again(worker)
+            case WorkerJoined(worker, _, _, True, forgot) | WorkerReturned(worker, forgot):
+                self._begin_again(worker, forgot)
             case DataOpened(samples):
                 self.store.epoch_samples = samples
             case BatchSkipped(worker):
@@ -151,11 +155,11 @@ class LoopFollower(Follower):
             others = [segment.others for other in trained if (segment := self._loops[other].segment) is not None]
             averaged_into(loop.segment, others)
 
-    def _begin_again(self, worker: int) -> None:
-        """The run was resumed: a new process, which knows what the old one knew at its latest push."""
+    def _begin_again(self, worker: int, forgot: bool) -> None:
+        """The run was resumed: a new process, which knows what the old one knew at its latest push, or nothing."""
         before = self._of(worker)
         before.stop()
-        loop = self._start(before.index, before.kept)
+        loop = self._start(before.index, None if forgot else before.kept)
         assert loop.segment is not None
         for name, tensor in before.others.items():
             loop.segment.others[name].copy_(tensor)

@@ -22,7 +22,7 @@ from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
 from paceline.recording.trace import NAME, RecordingError, TraceWriter, cut_to, trace_in
 from paceline.runtimes.local.control import Control
-from paceline.training.checkpoint import Facts, save_state
+from paceline.training.checkpoint import Facts, save_state, set_aside_after
 
 CHECKPOINTS = Path("checkpoints")
 MODEL = CHECKPOINTS / "model.safetensors"
@@ -89,6 +89,8 @@ class RunFiles(Observer):
             if resumed is not None or (self._anew and trace.exists()):
                 cut_to(trace, 0 if resumed is None else resumed.trace_bytes)
                 cut_to(metrics, 0 if resumed is None else resumed.metrics_bytes)
+                if resumed is not None:
+                    set_aside_after(self.directory / CHECKPOINTS, resumed.updates)
             elif trace.exists():
                 raise ConfigurationError(
                     f"{self.directory} holds a run already; choose another directory, or go on with it: resume"

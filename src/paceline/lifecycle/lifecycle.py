@@ -7,7 +7,6 @@ commands come out (paceline.lifecycle.messages), in the order in which they must
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,10 +21,8 @@ from paceline.core.messages import (
     Gradient,
     GradientArrived,
     Record,
-    UnitsReturned,
     UpdateApplied,
     WorkerReturned,
-    WorkerSuspected,
 )
 from paceline.lifecycle.messages import (
     BatchesSkipped,
@@ -46,20 +43,16 @@ from paceline.lifecycle.messages import (
     WorkDropped,
     WorkRequested,
 )
-from paceline.lifecycle.roster import Roster
 from paceline.lifecycle.seats import IN_THE_GROUP, ON_THEIR_WAY_OUT, Change, Seat, State
-from paceline.lifecycle.silence import Silent
 from paceline.lifecycle.staffing import MOST_REPLACEMENTS
+from paceline.lifecycle.watch import SILENT, Watch
 from paceline.lifecycle.work import Work
-
-INTERRUPTED = "it was interrupted"
-SILENT = "it was set aside"
 
 WORDS = (GradientPushed, WorkRequested, WorkDropped, BatchesSkipped)
 OWE_A_WORD = (Release, Lease, Dismiss)  # those to whom this is sent
 
 
-class Lifecycle(Roster):
+class Lifecycle(Watch):
     def __init__(self, coordinator: Coordinator, workers: Sequence[int], **options: Any) -> None:
         super().__init__(coordinator, workers, **options)
         self._postponed: list[GroupEvent] = []
@@ -93,11 +86,15 @@ class Lifecycle(Roster):
         if self._waits_for_a_model and not isinstance(event, ModelArrived):
             self._postpone(event)
             return outputs
-        if self.silence is not None and isinstance(event, WORDS):
+        if self.silence is not None and isinstance(event, WORDS) and not self._is_old(event):
             self.silence.heard(event.seat, now)
         self._handlers[type(event)](event, now)
         self._conclude(now)
         return outputs
+
+    def _is_old(self, event: GroupEvent) -> bool:
+        """It was delivered before."""
+        return isinstance(event, GradientPushed) and event.number <= self.seats[event.seat].pushed
 
     def _conclude(self, now: float) -> None:
         """What follows from any event."""
@@ -126,59 +123,6 @@ class Lifecycle(Roster):
 
     # -- silence --
 
-    def look(self, now: float) -> list[Output]:
-        """Look at the clock, at the time that `next_look` said, and return what is to be done, in order."""
-        outputs = self._outputs = self._orders.outputs = []
-        assert self.silence is not None
-        for silent in self.silence.look(now):
-            seat = self.seats[silent.seat]
-            if seat.state is State.DISMISSED and silent.overdue:
-                self.silence.forgive(seat.index)
-                outputs.append(EndProcess(seat.index))
-            elif seat.state is State.LEAVING and silent.overdue:
-                self._dismiss(seat, now)
-            elif seat.state is State.MEMBER:
-                self._suspect(seat, silent, now)
-        self._conclude(now)
-        return outputs
-
-    @property
-    def next_look(self) -> float:
-        return math.inf if self.silence is None else self.silence.next_look
-
-    def _suspect(self, seat: Seat, silent: Silent, now: float) -> None:
-        """Say so, and in the end go on without it, if there is anybody who can."""
-        assert self.silence is not None
-        progress = self.coordinator.progress
-        said = WorkerSuspected(seat.worker, silent.seconds, silent.usual, (*progress.waiting, *progress.newcomers))
-        if not silent.overdue:
-            self._outputs.append(Record(now, said))
-            return
-        others = (other.index for other in self.members.values() if other is not seat)
-        if self.parked or not all(self.silence.is_overdue(other, now) for other in others):
-            seat.change(Change.GIVEN_UP)
-            self.silent[seat.index] = seat
-            seat.void = self.samples.hold(seat)
-            self._leave(seat, f"{SILENT}: {said.how_long}", now)
-        elif self.silence.gives_up_after(silent.seconds):
-            self._outputs.append(GiveUp(f"{said}, and nobody else can go on"))
-
-    def _come_back(self, seat: Seat, word: GradientPushed | WorkDropped, now: float) -> None:
-        """A process that was given up waits for an answer. What it pushed is judged by the policy, as a late gradient,
-        unless others were given its work meanwhile."""
-        del self.silent[seat.index]
-        seat.change(Change.SPOKE)
-        self._rename(seat)
-        dropped = False
-        if isinstance(word, WorkDropped):
-            self._drop(seat, word.samples, word.units, now)
-        elif self._own(seat, word.units) == word.units:
-            seat.late = word
-        else:
-            seat.pushed = seat.pushed_before = word.number
-            dropped = True
-        self._join_as_named(seat, now, dropped=dropped)
-
     def _judge_late(self, now: float) -> None:
         """They were let in, and have pushed already."""
         let_in = [(seat, seat.late) for seat in self._orders.late if seat.late is not None]  # others left since
@@ -197,6 +141,10 @@ class Lifecycle(Roster):
         if seat.state not in IN_THE_GROUP:
             if seat.state in ON_THEIR_WAY_OUT or event.number <= seat.pushed:
                 return  # it was sent away before it knew, or this was delivered twice
+            if seat.state is State.FINISHING and 0 < event.units <= seat.void:
+                seat.pushed = event.number  # the rest of a gradient whose samples others were given: it may go on
+                self._outputs.append(Release(seat.index))
+                return
             if seat.state is not State.SILENT:
                 raise ProtocolError(seat.worker, seat.state.value, "pushed a gradient after its work was done")
             self._come_back(seat, event, now)
@@ -258,14 +206,6 @@ class Lifecycle(Roster):
                 self._orders.send_on(seat)
             self._dismiss_if_leaving(seat, now)
 
-    def _drop(self, seat: Seat, samples: int, units: int, now: float) -> None:
-        """It dropped what it had computed. That is noted in any case: whoever trains the run again needs to know."""
-        if not self.trains:
-            return
-        own = self._own(seat, units)
-        returned = self.samples.interrupted(seat.worker, samples, own) if own or not units else ()
-        self._outputs.append(Record(now, UnitsReturned(seat.worker, returned, INTERRUPTED)))
-
     def _request(self, event: WorkRequested, now: float) -> None:
         seat = self.seats[event.seat]
         if seat.state in ON_THEIR_WAY_OUT:
@@ -276,17 +216,15 @@ class Lifecycle(Roster):
                 f"worker {seat.index} asks for batches before it has a model: call worker.optimizer first"
             )
         seat.asks = True
-        if seat.state is State.PARKED:
-            return  # it came back to a group that was resumed, and goes on waiting
+        seat.work = event.work
+        if self.samples.open(event.work, seat.index, self.seats.values(), len(self.active)):
+            self._outputs.append(Record(now, DataOpened(event.work.samples, self.samples.epochs)))
         if seat.state is State.SILENT:
             self.samples.recall(seat.worker)
             seat.change(Change.SPOKE)
             self.parked[seat.index] = self.silent.pop(seat.index)
-            return
-        seat.work = event.work
-        if self.samples.open(event.work, seat.index, self.seats.values(), len(self.active)):
-            self._outputs.append(Record(now, DataOpened(event.work.samples, self.samples.epochs)))
-        self._opening.ask(seat)
+        elif seat.state is not State.PARKED:  # it came back to a group that was resumed, and goes on waiting
+            self._opening.ask(seat)
 
     # -- entering --
 
@@ -306,8 +244,9 @@ class Lifecycle(Roster):
             else:
                 self._begin_if_all_are_here(now)
         if resumes:
-            for postponed in (*self._postponed, SizeRequested(self.staffing.wanted)):
+            for postponed in self._postponed:
                 self._handlers[type(postponed)](postponed, now)
+            self._resize(SizeRequested(max(1, self.staffing.wanted - self.finished)), now)
 
     @property
     def _waits_for_a_model(self) -> bool:
@@ -317,10 +256,13 @@ class Lifecycle(Roster):
     def _postpone(self, event: GroupEvent) -> None:
         """Until there is a model; if nobody is left who could bring one, give up."""
         self._postponed.append(event)
-        ended = sum(isinstance(postponed, ProcessDied | ProcessFinished) for postponed in self._postponed)
-        if ended == len(self.active):
-            said = f": {event.reason}" if isinstance(event, ProcessDied) else " finished without a model"
-            self._outputs.append(GiveUp(f"worker {event.seat}{said}, and it was the last"))  # type: ignore[union-attr]
+        if isinstance(event, SizeRequested):
+            self.staffing.ask_for(event.workers)
+        ends = [postponed for postponed in self._postponed if isinstance(postponed, ProcessDied | ProcessFinished)]
+        if len({end.seat for end in ends}) == len(self.active):
+            last = ends[-1]
+            said = f": {last.reason}" if isinstance(last, ProcessDied) else " finished without a model"
+            self._outputs.append(GiveUp(f"worker {last.seat}{said}, and it was the last"))
 
     def _return(self, seat: Seat, now: float) -> None:
         """The new process of a worker of a group that was resumed."""
@@ -328,7 +270,7 @@ class Lifecycle(Roster):
         if seat.state is State.PARKED:
             self._outputs.append(Release(seat.index))  # it will ask for work, and go on waiting for it
         else:
-            self._decide(WorkerReturned(seat.worker), now)
+            self._decide(WorkerReturned(seat.worker, seat.forgot), now)
 
     def _begin_if_all_are_here(self, now: float) -> None:
         ready = [seat for seat in self.active if seat.state is State.READY]
@@ -345,7 +287,7 @@ class Lifecycle(Roster):
     def _finish(self, event: ProcessFinished, now: float) -> None:
         seat = self.seats[event.seat]
         expected = seat.state in ON_THEIR_WAY_OUT
-        self._somebody_finished = True
+        self.finished += not expected
         self._end(seat, FINISHED, now)
         if not expected and not self.begun:
             self._outputs.append(

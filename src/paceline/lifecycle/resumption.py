@@ -19,6 +19,7 @@ class LifecycleState(msgspec.Struct, frozen=True):
     samples: SamplesState
     wanted: int
     next_worker: int
+    finished: int = 0
 
     @property
     def over(self) -> bool:
@@ -36,6 +37,7 @@ def state_of(lifecycle: Lifecycle) -> LifecycleState:
         lifecycle.samples.state(),
         lifecycle.staffing.wanted,
         lifecycle.next_worker,
+        lifecycle.finished,
     )
 
 
@@ -54,6 +56,7 @@ def resume(lifecycle: Lifecycle, state: LifecycleState) -> None:
     lifecycle.parked.update({index: seats[index] for index in state.parked})
     lifecycle.ended = sum(seat.state is State.GONE for seat in seats.values())
     lifecycle.begun = True
+    lifecycle.finished = state.finished
     lifecycle.staffing.wanted, lifecycle.next_worker = state.wanted, state.next_worker
     for kept in state.seats:
         if kept.state is State.SILENT:

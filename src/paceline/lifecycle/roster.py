@@ -54,7 +54,7 @@ class Roster:
         self.parked: dict[int, Seat] = {}  # in the order in which they ran out of work
         self.silent: dict[int, Seat] = {}  # in the order in which they were given up
         self.silence = None if patience is None else Silence(patience)
-        self._somebody_finished = False
+        self.finished = 0  # processes that came to their end by themselves
         self._opening = Opening()
         self.ended = 0  # processes
         self._outputs: list[Output] = []
@@ -112,7 +112,7 @@ class Roster:
     def _nothing_left(self) -> bool:
         """Whether those that are silent have nothing to come back to."""
         others = [seat for seat in self.active if seat.state not in (State.SILENT, State.FINISHING)]
-        return not others and (self.samples.all_done if self.samples.ledger is not None else self._somebody_finished)
+        return not others and (self.samples.all_done if self.samples.ledger is not None else self.finished > 0)
 
     # -- entering --
 
@@ -137,7 +137,8 @@ class Roster:
         seat.change(Change.JOINED)
         self.members[seat.worker] = seat
         process = None if seat.worker == seat.index else seat.index
-        self._decide(WorkerJoined(seat.worker, process, dropped), now)
+        renewed, seat.renewed = seat.renewed, False
+        self._decide(WorkerJoined(seat.worker, process, dropped, renewed, renewed and seat.forgot), now)
 
     def _new_id(self) -> int:
         self.next_worker += 1

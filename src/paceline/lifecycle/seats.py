@@ -111,12 +111,14 @@ class Seat:
     __slots__ = (
         "asks",
         "away",
+        "forgot",
         "index",
         "interrupted",
         "late",
         "part",
         "pushed",
         "pushed_before",
+        "renewed",
         "reserved",
         "slot_used",
         "state",
@@ -135,6 +137,8 @@ class Seat:
         self.pushed_before = 0  # those of them that were made under earlier ids
         self.version = 0  # of the parameters that it holds
         self.away = False  # the group was resumed, and the model of its new process is not here yet
+        self.renewed = False  # the group was resumed while it had no work: its process is another one
+        self.forgot = False  # and does not know what only a process can know
         self.asks = False  # it waits for an answer to its request for work
         self.interrupted = False  # it was told to drop its gradient, and has not answered
         self.late: GradientPushed | None = None  # it spoke again, and this is judged as soon as it is a member
@@ -156,6 +160,7 @@ class Seat:
         if kept.state is State.LEAVING:
             seat.state = State.MEMBER  # whether it must go is asked again
         seat.away = seat.state in (State.MEMBER, State.PARKED)
+        seat.renewed = seat.state is State.PARKED
         seat.worker, seat.version, seat.part, seat.work = kept.worker, kept.version, kept.part, kept.work
         seat.pushed_before = -kept.clock  # a new process counts its pushes from 1
         return seat

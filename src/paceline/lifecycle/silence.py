@@ -95,6 +95,8 @@ class Silence:
                 following = min(following, since + limit)
                 if seat in self._suspected:
                     continue
+            elif self.patience.most is not None and seconds < self.patience.most:
+                following = min(following, since + self.patience.most)
             self._suspected.add(seat)
             words = self._words.get(seat, ())
             found.append(Silent(seat, seconds, median(words) if len(words) >= FEW else None, seconds >= limit))

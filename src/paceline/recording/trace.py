@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,6 +152,8 @@ def cut_to(path: Path, size: int) -> Path | None:
     A compressed file can be cut where `bytes` of its writer said.
     """
     with path.open("r+b") as file:
+        if file.seek(0, os.SEEK_END) < size:
+            raise ConfigurationError(f"{path}: is shorter than the checkpoint says: it is of another run")
         file.seek(size)
         lost = file.read()
         file.truncate(size)

@@ -123,6 +123,16 @@ def checkpoints_in(below: Path) -> list[Path]:
     return sorted(path for path in below.glob("[0-9]*") if path.is_dir() and path.suffix != UNFINISHED)
 
 
+def set_aside_after(below: Path, updates: int) -> None:
+    """The run goes on from that update: what was kept of later ones, torn or not, belongs to a history that was given
+    up. It is renamed, so that nobody goes on from it by mistake."""
+    for path in checkpoints_in(below):
+        if int(path.name) > updates:
+            aside = path.with_name(f"lost-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+
+
 def save_state(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str]) -> None:
     """Write it whole or not at all. Tied tensors are written once per key."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

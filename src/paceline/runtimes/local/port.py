@@ -106,6 +106,8 @@ class LocalPort:
         if self.aggregation is not None:
             self._compare(seat, self.store.layout, "the others'")
             averaged_into(self._segments[seat], self.replicas())
+        elif self._resumed is not None:
+            averaged_into(self._segments[seat], list(self._resumed.training["others"].values()))
         if self._resumed is not None and self._lifecycle.seats[seat].away:
             for name, tensor in self._resumed.training["others"].get(seat, {}).items():
                 if name in self._segments[seat].others:

@@ -88,6 +88,8 @@ class LocalServer:
         )
         if resumed is not None:
             resume(self.lifecycle, resumed.facts.lifecycle)
+            for seat in self.lifecycle.seats.values():
+                seat.forgot = seat.index not in resumed.training["workers"]
             if least is None:
                 self.lifecycle.staffing.wanted = workers
         self.loop = Loop()
