@@ -126,7 +126,7 @@ def test_if_the_last_worker_raises_the_run_fails_with_its_traceback() -> None:
 @pytest.mark.parametrize("text", ["bsp", "asp", "elastic-bsp", "backup:k=2"])
 def test_a_worker_that_is_stopped_is_set_aside_and_welcomed_when_it_goes_on(text: str, tmp_path: Path) -> None:
     keeper = RecordKeeper()
-    with pytest.warns(SilentWorkerWarning, match=r"worker 1 has been silent for . s; it usually needs"):
+    with pytest.warns(SilentWorkerWarning, match=r"worker 1 has been silent for [\d.]+ s; it usually needs"):
         result = launch(
             partial(functions.stops_itself, directory=str(tmp_path), wakes=True),
             workers=3,
@@ -136,9 +136,9 @@ def test_a_worker_that_is_stopped_is_set_aside_and_welcomed_when_it_goes_on(text
             observers=[keeper],
         )
     assert result.samples == 8 * functions.SAMPLES
-    (gone,) = result.summary.departures
-    assert gone.worker == 1 and gone.reason.startswith("it was set aside: silent for")
-    assert any(isinstance(record.event, WorkerJoined) and record.event.worker == 3 for record in keeper.records)
+    gone = {gone.worker: gone.reason for gone in result.summary.departures}  # on a busy machine others may be slow, too
+    assert gone[1].startswith("it was set aside: silent for")
+    assert any(isinstance(record.event, WorkerJoined) and record.event.process == 1 for record in keeper.records)
 
 
 def test_a_run_ends_though_a_worker_stays_stopped(tmp_path: Path) -> None:
