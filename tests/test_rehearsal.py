@@ -118,9 +118,7 @@ class InterruptAt(Observer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "arguments"), [("asp", ()), ("bsp", ("own",)), ("backup:late=interrupt", ()), ("elastic-bsp", ("own",))]
-)
+@pytest.mark.parametrize(("text", "arguments"), [("asp", ("own",)), ("bsp", ("own",)), ("backup:late=interrupt", ())])
 def test_a_run_with_a_death_and_a_resumption_is_trained_again_to_the_bit(
     text: str, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ class LocalServer:
         self._clock = clock
         self._began: float | None = None
         self._looked_at = 0.0
+        self._hears_last_words = False
         self._stopped_since: dict[int, float] = {}  # by seat
         self._evaluations = Evaluations(launcher, self.loop, self._note_evaluation, evaluate_every)
         self._checkpoints = None if checkpoints is None else Checkpoints(checkpoints, self.lifecycle, self.port)
@@ -146,10 +147,11 @@ class LocalServer:
 
     def _hear_last_words(self) -> None:
         """Somebody interrupted the run: let everybody push once more, and tell what only it knows, so that the run can
-        go on from there another time. A second interruption ends that, and so does a while."""
+        go on from there another time. A second interruption ends that, and so does a while, or a process that ends:
+        they may all have been told to, and nobody shall go on from a group without members."""
         if not self.loop.interrupted or self._checkpoints is None or self.port.aggregation is None:
             return
-        self.loop.interrupted = False
+        self.loop.interrupted, self._hears_last_words = False, True
         self._checkpoints.ask_for_last_words(self.now)
         while not (self.loop.interrupted or self.lifecycle.over or self._checkpoints.has_last_words(self.now)):
             self._turn(self._patience())
@@ -292,6 +294,9 @@ class LocalServer:
 
     def _note_end(self, process: Started) -> None:
         """The process itself has ended, whatever children of it still hold its pipes."""
+        if self._hears_last_words:
+            self.loop.interrupted = True
+            return
         self._receive(process)  # its last words
         seat, exit_code = process.index, process.process.exitcode
         if exit_code == LAUNCHED_BY_A_WORKER:
