@@ -78,7 +78,7 @@ Written by `python benchmarks/reliability.py --real {len(real)} --virtual {len(v
 seed can be repeated with `paceline chaos digits --seed N --seconds {seconds:g}`, in virtual time with `--virtual`.
 
 Policies, chosen by the seed: {policies}. Groups of 2 to 4 workers: of a fixed size, with deaths made up for, elastic.
-Patience with silent workers is {PATIENCE:g} s here instead of 5, and a checkpoint is written every second.
+Patience with silent workers is {PATIENCE:g} s here instead of 20, and a checkpoint is written every second.
 
 ## What happened
 

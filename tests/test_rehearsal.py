@@ -15,7 +15,7 @@ from torch import nn
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Record, Unit
 from paceline.experiment.run_files import Origin
-from paceline.experiment.script import script_functions
+from paceline.experiment.script import forget_script, script_functions
 from paceline.experiment.training import InterruptedRun, launch
 from paceline.experiment.verification import train_again
 from paceline.recording.observer import Observer
@@ -146,10 +146,17 @@ def test_a_run_with_a_death_and_a_resumption_is_trained_again_to_the_bit(
 
 
 @pytest.mark.slow
-def test_what_cannot_be_trained_again_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_was_begun_by_a_program_is_trained_again_with_its_function(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(SCRIPT)
     train, _ = script_functions(path, ())
     launch(train, workers=1, run_dir=tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="was begun by a program"):
+    with pytest.raises(ConfigurationError, match="was begun by a program: give its function"):
         train_again(tmp_path / "run")
+
+    def loaded_anew(worker: Worker) -> None:
+        forget_script()
+        train(worker)
+
+    verdict = train_again(tmp_path / "run", loaded_anew)
+    assert verdict.differs_at is None and verdict.agreed == (30,)

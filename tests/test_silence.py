@@ -122,7 +122,7 @@ def test_the_forgotten_owe_nothing() -> None:
         ("off", None),
         ("5s", Patience(5.0)),
         ("0.5s..2m", Patience(0.5, 120.0)),
-        ("..1h", Patience(5.0, 3600.0)),
+        ("..1h", Patience(20.0, 3600.0)),
         ("..2s", Patience(2.0, 2.0)),
     ],
 )

@@ -31,7 +31,7 @@ def run_command(
     stale: options.Stale = "auto",
     device: options.Device = "auto",
     restart: options.Restart = 0,
-    patience: options.Patience = "5s",
+    patience: options.Patience = "20s",
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
     out: options.RunsDirectory = Path("runs"),

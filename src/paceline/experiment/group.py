@@ -32,7 +32,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     speed: str | None = None
     trace: str | None = None
     restart: int = 0  # so many deaths are replaced, in a group of a fixed size
-    patience: str = "5s"  # with a worker that is silent
+    patience: str = "20s"  # with a worker that is silent
 
     @property
     def largest(self) -> int:
@@ -143,7 +143,7 @@ def group_of(
     speed: str | None = None,
     device: str = "auto",
     restart: int = 0,
-    patience: str = "5s",
+    patience: str = "20s",
 ) -> Group:
     """A group from what `launch` is given."""
     slowdowns = tuple(Slowdown(worker, float(factor)) for worker, factor in (slowdown or {}).items())

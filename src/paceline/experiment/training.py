@@ -115,7 +115,7 @@ def launch(
     stale: str = "auto",
     device: str = "auto",
     restart: int = 0,
-    patience: str = "5s",
+    patience: str = "20s",
     not_finite: str = "stop",
     evaluate: Callable[[dict[str, Tensor]], Any] | None = None,
     evaluate_every: int | None = None,
@@ -136,7 +136,7 @@ def launch(
     `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4.
     `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
     "lognormal:seconds=0.02". `restart`: so many deaths of workers are made up for by new ones. `patience`: a worker
-    that is silent for much longer than is usual for it is set aside, not before 5 seconds; "10s..5m": not before 10
+    that is silent for much longer than is usual for it is set aside, not before 20 seconds; "10s..5m": not before 10
     seconds, and after 5 minutes in any case; "off": never. `evaluate(state)` gets a state_dict in a process of its own,
     each epoch or each `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`:
     "stop" or "skip". `stale`: "auto" makes up for stale gradients where the policy applies them and the optimizer

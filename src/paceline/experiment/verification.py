@@ -12,7 +12,7 @@ from torch import Tensor
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.rehearsal import LoopFollower
 from paceline.experiment.retraining import Retrained, retrain, walk
-from paceline.experiment.run_files import CHECKPOINTS, MODEL, Configuration, read_configuration
+from paceline.experiment.run_files import CHECKPOINTS, MODEL, Configuration, Origin, read_configuration
 from paceline.experiment.script import Script, forget_script
 from paceline.experiment.tasks import read_task_options, task_of
 from paceline.recording.progress_log import Measurement, read_metrics
@@ -62,15 +62,19 @@ class _Comparison:
                 self.first_difference = version, differs
 
 
-def train_again(run_dir: Path) -> Verdict:
-    """ConfigurationError where that is impossible, and why."""
+def train_again(run_dir: Path | str, train: Callable[[Worker], None] | None = None) -> Verdict:
+    """ConfigurationError where that is impossible, and why.
+
+    `train`: the loop of a run that was begun by a program; of others the run directory knows it.
+    """
+    run_dir = Path(run_dir)
     configuration = read_configuration(run_dir)
     if configuration.threads is None:
         raise ConfigurationError(f"{run_dir}: its configuration does not say how many threads its workers had")
     if not any(True for _ in Trace(trace_in(run_dir), allow_cut_off=True)):
         raise ConfigurationError(f"{run_dir}: its group had not begun: there is nothing to train again")
     comparison = _Comparison(run_dir)
-    last = _made_again(run_dir, configuration, comparison.look)
+    last = _made_again(run_dir, configuration, comparison.look, train)
     if (run_dir / MODEL).exists() and last.version not in comparison.kept:
         comparison.compare(last.version, load_state(run_dir / MODEL), last.parameters)
     if not comparison.agreed and comparison.first_difference is None:
@@ -86,14 +90,15 @@ def _digests(run_dir: Path) -> dict[int, int]:
     return {line.updates: line.digest for line in measured if line.digest is not None}
 
 
-def _made_again(run_dir: Path, told: Configuration, compare: Callable[[ParameterStore], None]) -> Retrained:
+def _made_again(
+    run_dir: Path,
+    told: Configuration,
+    compare: Callable[[ParameterStore], None],
+    train: Callable[[Worker], None] | None,
+) -> Retrained:
     trace, origin = Trace(trace_in(run_dir), allow_cut_off=True), told.origin
     assert told.threads is not None
-    if origin is None:
-        raise ConfigurationError(
-            f"{run_dir}: was begun by a program; only runs of `paceline train` and `paceline run` can be trained again"
-        )
-    if origin.task is not None:
+    if train is None and origin is not None and origin.task is not None:
         return retrain(
             trace,
             task_of(read_task_options(origin.task), seed=told.seed),
@@ -103,15 +108,28 @@ def _made_again(run_dir: Path, told: Configuration, compare: Callable[[Parameter
             threads=told.threads,
             updated=compare,
         )
-    assert origin.script is not None
-    path, arguments = Path(origin.script), origin.arguments
-
-    def loop() -> Callable[[Worker], None]:
-        forget_script()  # a process loads it anew, after its random numbers were seeded
-        return Script(path, arguments, "train")
-
-    follower = LoopFollower(trace, loop, told)
+    follower = LoopFollower(trace, _loop_of(run_dir, origin, train), told)
     try:
         return walk(trace, follower, told.threads, compare)
     finally:
         follower.close()
+
+
+def _loop_of(
+    run_dir: Path, origin: Origin | None, train: Callable[[Worker], None] | None
+) -> Callable[[], Callable[[Worker], None]]:
+    """Gives the user's function, as a new process would find it."""
+    if train is not None:
+        return lambda: train
+    if origin is None or origin.script is None:
+        raise ConfigurationError(
+            f"{run_dir}: was begun by a program: give its function, as train_again(run_dir, train) of"
+            " paceline.experiment.verification"
+        )
+    script = Script(Path(origin.script), origin.arguments, "train")
+
+    def loaded() -> Callable[[Worker], None]:
+        forget_script()  # a process loads it anew, after its random numbers were seeded
+        return script
+
+    return loaded

@@ -25,7 +25,7 @@ AGAIN = 4.0  # a silence that was too long teaches at most so many times the pat
 class Patience(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds: nobody is given up sooner than `least`, and everybody after `most`."""
 
-    least: float = 5.0
+    least: float = 20.0
     most: float | None = None
 
 
