@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from paceline.core.errors import ConfigurationError
 from paceline.training.data import order_of
-from paceline.training.worker import GradientError, RemoteOptimizer, Worker
+from paceline.training.remote_optimizer import GradientError, RemoteOptimizer
+from paceline.training.worker import Worker
 
 SAMPLES = 22
 

@@ -24,7 +24,8 @@ from paceline.experiment.training import launch
 from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
 from paceline.training.data import order_of
-from paceline.training.worker import RemoteOptimizer, Worker
+from paceline.training.remote_optimizer import RemoteOptimizer
+from paceline.training.worker import Worker
 
 torch.set_num_threads(1)  # several runs share the cores of a test machine
 SAMPLES, BATCH = 96, 8

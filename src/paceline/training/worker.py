@@ -1,26 +1,25 @@
-"""What a user's loop talks to: the worker, its batches, and an optimizer whose real self lives on the server."""
+"""What a user's loop talks to: the worker and its batches."""
 
 from __future__ import annotations
 
-import inspect
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import IterableDataset
 
-from paceline.core.errors import ConfigurationError, PacelineError
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Unit
 from paceline.lifecycle.work import Work
 from paceline.training.choices import SHARDINGS, STALE
 from paceline.training.data import fetch, moved, order_of, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
+from paceline.training.remote_optimizer import GradientError, RemoteOptimizer
 from paceline.training.replica import Replica
 from paceline.training.worker_state import packed, random_state, set_random_state
 
@@ -28,10 +27,6 @@ CPU = torch.device("cpu")
 
 # (iteration, when it began, seconds it took) -> seconds it shall take
 PaceFunction = Callable[[int, float, float], float]
-
-
-class GradientError(PacelineError):
-    """A gradient is missing or not finite; the message names the worker and the parameter."""
 
 
 class Link(Protocol):
@@ -261,56 +256,3 @@ class Worker:
                 " rate or clipping may help, and not_finite='skip' (--not-finite skip) goes on without them"
             )
         self.skip()
-
-
-class RemoteOptimizer:
-    """Looks like a torch optimizer. `step` pushes the gradient, waits as the policy says, and pulls new parameters."""
-
-    _step_supports_amp_scaling = True  # a GradScaler then leaves unscaling, and skipping, to `step`
-
-    def __init__(self, worker: Worker, replica: Replica, spec: OptimizerSpec) -> None:
-        self._worker = worker
-        self._replica = replica
-        # Read-only: what a loop would write here could not reach the server.
-        shown = {
-            name: parameter.default
-            for name, parameter in inspect.signature(spec.kind).parameters.items()
-            if parameter.default is not inspect.Parameter.empty
-        } | spec.arguments
-        self.param_groups = tuple(
-            MappingProxyType({**shown, **own, "params": [replica.parameters[name] for name in names]})
-            for names, own in spec.groups
-        )
-        self.zero_grad()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for parameter in self._replica.parameters.values():
-            if set_to_none:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad.zero_()
-
-    def step(self, loss: Tensor | float | None = None, *, samples: int | None = None) -> None:
-        """Push the gradient. `samples`: how many it is made of, if they did not come from `worker.batches`."""
-        replica = self._replica
-        missing = replica.without_gradient()
-        if missing is not None:
-            raise GradientError(
-                f"worker {self._worker.index}: parameter {missing!r} has no gradient; call backward() before step(),"
-                " and freeze what is not trained with requires_grad_(False)"
-            )
-        if samples is not None and samples < 1:
-            raise ConfigurationError(f"worker {self._worker.index}: step(samples={samples}); it must be at least 1")
-        scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if overflow is not None and overflow.item():
-            self._worker.skip()  # the scale of a GradScaler was too large: it will lower it
-            return
-        norm = replica.hand_in()
-        if norm is None:
-            self._worker.refuse(replica.not_finite())
-            return
-        if scale is not None:
-            replica.segment.gradient.div_(scale.cpu())
-            norm /= float(scale) ** 2
-        self._worker.push(float(loss.detach()) if isinstance(loss, Tensor) else loss, samples, norm)
-        replica.take()
