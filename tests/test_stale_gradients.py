@@ -113,6 +113,24 @@ def test_a_lasting_gradient_moves_as_far_per_round_as_without_correction(
     assert moved["ours"][-1] == pytest.approx(expected, rel=1e-3) == pytest.approx(moved["torch's"][-1], rel=1e-3)
 
 
+@pytest.mark.parametrize(("nesterov", "rounds"), [(False, 1.0), (True, 1.5)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_parameters_are_where_momentum_will_have_carried_them(
+    nesterov: bool, rounds: float, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heavy ball w with the velocity v gets as far as w - lr (beta + beta^2 + ...) v if it is left alone."""
+    if not fused:
+        monkeypatch.setattr(correction_module, "FUSED_STEP", None)
+    store = store_of(lr=0.1, momentum=0.8, nesterov=nesterov)
+    place, velocity = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    way = 0.8 * (1 - 0.8**rounds) / (1 - 0.8)
+    for gradient in ([1.0, 0.0], [-2.0, 1.0], [0.5, 3.0], [0.0, -1.0]):
+        push(store, 0, gradient, workers=1)
+        velocity = 0.8 * velocity + torch.tensor(gradient)
+        place = place - 0.1 * velocity
+        assert store.flat.tolist() == pytest.approx((place - 0.1 * way * velocity).tolist())
+
+
 def test_dampening_and_weight_decay_are_those_of_the_optimizer() -> None:
     damped, plain = store_of(lr=0.1, momentum=0.5, dampening=0.5), store_of(lr=0.05, momentum=0.5)
     decaying = store_of(lr=0.1, momentum=0.5, weight_decay=0.5, start=(2.0, 4.0))

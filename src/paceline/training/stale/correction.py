@@ -202,7 +202,7 @@ class Correction:
         moment = self._moments.of(contribution.worker, joined_late=contribution.version > 0)
         moment.weights = [rule.memory * own + rule.gain for own, rule in zip(moment.weights, rules, strict=True)]
         divisors = [
-            rule.memory * own + rule.gain if rule.unbiased else 1.0
+            rule.of_moment * own + rule.of_gradient if rule.unbiased else 1.0
             for own, rule in zip(moment.weights, rules, strict=True)
         ]
         return _Term(gradients, self._chunks.of(moment.vector), contribution.weight, share, divisors)
@@ -256,11 +256,14 @@ def _step(parameters: Tensor, terms: Sequence[_Term], number: int, rule: Rule, r
             continue
         moment = term.moments[number]
         if FUSED_STEP is not None and rule.gain == 1.0:
+            part = rule.of_moment / rule.memory  # it makes memory * moment + gradient of it
+            if rule.of_gradient != part:
+                parameters.add_(gradient, alpha=-size * (rule.of_gradient - part))
             FUSED_STEP(
                 [parameters],
                 [gradient],
                 [moment],
-                lr=size,
+                lr=size * part,
                 momentum=rule.memory,
                 dampening=0.0,
                 nesterov=True,
@@ -270,7 +273,7 @@ def _step(parameters: Tensor, terms: Sequence[_Term], number: int, rule: Rule, r
             )
         else:
             moment.mul_(rule.memory).add_(gradient, alpha=rule.gain)
-            parameters.add_(gradient, alpha=-size * rule.gain).add_(moment, alpha=-size * rule.memory)
+            parameters.add_(gradient, alpha=-size * rule.of_gradient).add_(moment, alpha=-size * rule.of_moment)
 
 
 def _step_divided(
@@ -282,5 +285,5 @@ def _step_divided(
         if rule.memory:
             moment = term.moments[number]
             moment.mul_(rule.memory).add_(gradient, alpha=rule.gain)
-            gradient.mul_(rule.gain).add_(moment, alpha=rule.memory)
+            gradient.mul_(rule.of_gradient).add_(moment, alpha=rule.of_moment)
         parameters.addcdiv_(gradient, below, value=-size)

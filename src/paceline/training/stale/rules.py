@@ -11,6 +11,9 @@ import torch
 # How much of a group's move a unit of curvature takes back: in what a gradient adds to the next step, and in the root
 # of that. Measured: the results are flat around these (docs/optimizers.md).
 TAKEN_BACK, TAKEN_BACK_ADAPTIVE = 1.0, 2.0
+# Rounds that a contribution looks ahead. A gradient is about a round old, of which BSP's own delay is a part. Nesterov's
+# momentum looks ahead under BSP already. Measured: the results are flat around these, too.
+AHEAD, AHEAD_ADAPTIVE, NESTEROV = 1.0, 0.75, 0.5
 
 
 class Rule(NamedTuple):
@@ -25,11 +28,22 @@ class Rule(NamedTuple):
     second: str = ""  # what the step is divided by: the root of a "mean" of squares, a "maximum", or nothing
     fade: float = 0.0  # what stays of that after a round
     epsilon: float = 0.0
+    ahead: float = 1.0  # rounds that a contribution looks ahead
+
+    @property
+    def of_moment(self) -> float:
+        """Its part in what a worker contributes: what stays of it until then."""
+        return float(self.memory**self.ahead)
+
+    @property
+    def of_gradient(self) -> float:
+        """The part of a single gradient: what it will have added to steps by then, beyond its part of the moment."""
+        return self.gain * (1 - self.of_moment) / (1 - self.memory) if self.memory < 1 else self.gain * self.ahead
 
     @property
     def taken_back(self) -> float:
         """Of the group's move, per unit of rate times curvature."""
-        added = self.gain * (1 + self.memory)
+        added = self.of_gradient + self.of_moment * self.gain
         return TAKEN_BACK_ADAPTIVE * math.sqrt(added) if self.second else TAKEN_BACK * added
 
 
@@ -39,18 +53,23 @@ Group = Mapping[str, Any]
 def _sgd(group: Group) -> Rule:
     memory = float(group["momentum"])
     gain = 1.0 - group["dampening"] if memory else 1.0
-    return Rule(float(group["lr"]), memory, gain, group["weight_decay"], decoupled=False)
+    ahead = AHEAD + (NESTEROV if group["nesterov"] else 0.0)
+    return Rule(float(group["lr"]), memory, gain, group["weight_decay"], decoupled=False, ahead=ahead)
 
 
-def _adam(group: Group, *, second: str = "mean", decoupled: bool = False) -> Rule:
+def _adam(group: Group, *, second: str = "mean", decoupled: bool = False, ahead: float = AHEAD_ADAPTIVE) -> Rule:
     memory, fade = map(float, group["betas"])
     decoupled = group.get("decoupled_weight_decay", decoupled)
     rate, decay, epsilon = float(group["lr"]), group["weight_decay"], group["eps"]
-    return Rule(rate, memory, 1 - memory, decay, decoupled, unbiased=True, second=second, fade=fade, epsilon=epsilon)
+    return Rule(rate, memory, 1 - memory, decay, decoupled, True, second, fade, epsilon, ahead)
 
 
 def _adamw(group: Group) -> Rule:
     return _adam(group, decoupled=True)
+
+
+def _nadam(group: Group) -> Rule:
+    return _adam(group, ahead=AHEAD_ADAPTIVE + NESTEROV)
 
 
 def _adamax(group: Group) -> Rule:
@@ -59,14 +78,15 @@ def _adamax(group: Group) -> Rule:
 
 def _rmsprop(group: Group) -> Rule:
     rate, memory, decay = float(group["lr"]), float(group["momentum"]), group["weight_decay"]
-    return Rule(rate, memory, 1.0, decay, decoupled=False, second="mean", fade=group["alpha"], epsilon=group["eps"])
+    fade, epsilon = group["alpha"], group["eps"]
+    return Rule(rate, memory, 1.0, decay, decoupled=False, second="mean", fade=fade, epsilon=epsilon)
 
 
 RULES: dict[type[torch.optim.Optimizer], Callable[[Group], Rule]] = {
     torch.optim.SGD: _sgd,
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adamw,
-    torch.optim.NAdam: _adam,  # a worker's contribution looks ahead as NAdam's step does
+    torch.optim.NAdam: _nadam,
     torch.optim.Adamax: _adamax,
     torch.optim.RMSprop: _rmsprop,
 }
