@@ -348,10 +348,10 @@ class Buffered:
         size: int | None = None,
         max_staleness: int | None = None,
         exponent: float = 0.5,
-        divide: str = "size",
+        divide: str = "weights",
     ) -> None:
         self.group = group
-        self.size = len(group.workers) if size is None else size
+        self.size = -(-len(group.workers) // 8) if size is None else size
         self.max_staleness = max_staleness
         self.buffer: list[Gradient] = []
 

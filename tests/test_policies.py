@@ -358,7 +358,7 @@ def test_backup_cannot_ask_for_more_than_there_are() -> None:
 
 
 def test_buffered_one_update_per_size_arrivals_and_nobody_waits() -> None:
-    group = group_of("buffered:size=3,exponent=1", 2)
+    group = group_of("buffered:size=3,exponent=1,divide=size", 2)
     run(group, 0, 0)
     assert group.version == 0
     group.push(0)
@@ -385,14 +385,16 @@ def test_buffered_discards_what_is_too_old() -> None:
     assert group.fates[Gradient(1, 1)] == "discarded"
 
 
-def test_buffered_without_a_size_takes_as_many_as_there_are_workers() -> None:
-    group = group_of("buffered", 3)
-    run(group, 0, 1)
-    assert group.version == 0
+def test_buffered_without_a_size_takes_an_eighth_of_the_workers() -> None:
+    group = group_of("buffered:divide=size", 9)
     group.push(0)
+    assert group.version == 0
+    group.push(1)
     assert group.version == 1
-    run(group, 0, 1)
-    assert group.leave(2).commands == (ApplyUpdate((Gradient(0, 3), Gradient(1, 2)), (1.0, 2**-0.5)),)
+    group.push(2)
+    assert group.leave(8).commands == (ApplyUpdate((Gradient(2, 1),), (2**-0.5,)),)  # one is enough for eight
+    group.push(3)
+    assert group.version == 3
 
 
 def test_buffered_empties_the_buffer_when_the_last_worker_leaves() -> None:
@@ -593,7 +595,7 @@ def test_buffered_weighs_what_it_takes_over() -> None:
     group = group_of("buffered:size=3,exponent=0", 2)
     run(group, 0, 0, 0)
     run(group, 1, 0)  # of versions 0 and 1
-    assert group.change("buffered:size=3,exponent=1").commands == (
+    assert group.change("buffered:size=3,exponent=1,divide=size").commands == (
         ApplyUpdate((Gradient(1, 1), Gradient(0, 4)), (0.5, 1.0)),
     )
 

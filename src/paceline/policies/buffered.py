@@ -4,19 +4,26 @@ Papers: J. Nguyen et al., Federated learning with buffered asynchronous aggregat
 (arXiv 2106.06639); K-async SGD is the case without weights, S. Dutta et al., AISTATS 2018.
 A gradient of staleness s has the weight (1 + s) ** -exponent; one beyond `max_staleness` is discarded on arrival, where
 its staleness is already final, because the version only moves when the buffer is emptied.
-- `divide`: the weighted sum is divided by the number of samples (`size`: stale gradients make a smaller step) or by
-  the weighted number (`weights`: a true weighted mean). These are two different algorithms.
-Decision: when the last worker leaves, what the buffer holds becomes a last, smaller update.
+- `divide`: the weighted sum is divided by the weighted number of samples (`weights`: a true weighted mean, so that one
+  learning rate suits all policies) or by their number (`size`, as printed: stale gradients make a smaller step). These
+  are two different algorithms.
+Decisions:
+- Without a `size` it is an eighth of the group. The paper takes 10 gradients of a thousand workers; what waits in the
+  buffer gets older, and a buffer of a whole group makes every gradient older by a round (docs/optimizers.md).
+- When the last worker leaves, what the buffer holds becomes a last, smaller update.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, WorkerJoined, WorkerLeft
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
 from paceline.policies.base import Policy
+
+PART = 1 / 8  # of the group, in one update
 
 
 @dataclass(eq=False)
@@ -25,10 +32,10 @@ class Buffered(Policy):
     summary = "nobody waits; every K arrivals make one update"
     paper = "Nguyen et al. 2022, arXiv 2106.06639"
 
-    size: int | None = parameter(None, "K: arrivals per update; none: as many as there are workers", least=1)
+    size: int | None = parameter(None, "K: arrivals per update; none: an eighth of the workers, rounded up", least=1)
     exponent: float = parameter(0.5, "a in the staleness weight (1 + s) ** -a; 0: all weigh the same", least=0, most=10)
     max_staleness: int | None = parameter(None, "beyond it a gradient is discarded; none: never", least=0)
-    divide: str = parameter("size", "what the weighted sum is divided by", choices=("size", "weights"))
+    divide: str = parameter("weights", "what the weighted sum is divided by", choices=("size", "weights"))
 
     def decide(self, event: Event, progress: Progress, now: float) -> Decision:
         match event:
@@ -53,7 +60,8 @@ class Buffered(Policy):
         return self._update(progress, release=(*progress.waiting, *progress.newcomers))
 
     def _full(self, progress: Progress) -> bool:
-        return len(progress.pending) >= (len(progress.members) if self.size is None else self.size)
+        size = math.ceil(len(progress.members) * PART) if self.size is None else self.size
+        return len(progress.pending) >= size
 
     def _update(self, progress: Progress, release: tuple[int, ...]) -> Decision:
         pushes = progress.pending.values()

@@ -28,7 +28,7 @@ from paceline.runtimes.speeds import Recorded, SpeedModel
 PRINTED = "dssp:capped=false,literal_grant=true"
 GATHER = "elastic-bsp:inside=gather"
 CALM = "dbw:window=20,loss_rule=false"
-REMEMBERING = ["bsp", "asp", "ssp", "elastic-bsp", "buffered"]  # are run with momentum as well
+REMEMBERING = ["bsp", "asp", "ssp", "elastic-bsp"]  # and `buffered` are run with momentum as well
 ROUND = 512  # samples in a round of all workers, as nearly as batches of whole samples allow
 
 
@@ -39,7 +39,8 @@ def recorded_trace(request: ExperimentRequest) -> Page:
     speeds = worker_speeds(simulation)
     workers = len(speeds)
     comparison = _comparison(request, simulation, workers)
-    names = list(POLICIES)
+    whole = f"buffered:size={workers},divide=size"  # an update has as many gradients as a round of BSP
+    names = [whole if name == "buffered" else name for name in POLICIES]
     if workers > 1:
         names += [PRINTED, GATHER, CALM, f"backup:k={max(1, workers * 3 // 4)}", "dbw:blind=true"]
     policies = list(dict.fromkeys(names))
@@ -50,7 +51,7 @@ def recorded_trace(request: ExperimentRequest) -> Page:
     headings, cells = learning_cells(learning_rows(ordered), target)
     pictures = draw_comparison(outcomes, rows_of(outcomes, policies, target), request.folder, target=target)
     again = msgspec.structs.replace(comparison, learning_rate=0.05, momentum=0.9)
-    remembering = request.run("momentum", again, request.trials(REMEMBERING))
+    remembering = request.run("momentum", again, request.trials([*REMEMBERING, whole]))
     with_momentum = rows_by_policy(remembering, target)
     more_headings, more_cells = learning_cells(learning_rows(with_momentum.values()), target)
     return Page(
