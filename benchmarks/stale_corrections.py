@@ -1,12 +1,13 @@
 """What each part of the correction of stale gradients is worth, beside gap damping, which it takes the place of.
 
-    python benchmarks/stale_corrections.py [--out FILE.json] [--seeds 2] [--rounds 30]
+    python benchmarks/stale_corrections.py [--out FILE.json] [--seeds 2] [--rounds 30] [--variants "secant,half of it"]
 ASP in virtual time on Fashion-MNIST: mean accuracy over 20 evaluations at equal numbers of samples, at three rates per
 optimizer and group, of which the middle one is about BSP's best. Variants: BSP; ASP as it is; worker moments alone;
 with gap damping (a gradient is divided by 1 + max(0, d / r - 1): d is how far the parameters moved since they were
 pulled, r a slow mean of |step| / sqrt(share); after Barkai et al. 2020); with the secant, half of it and twice of it;
-with one curvature for all layers; for momentum without the sizes of gradients as its metric; and for AdamW the
-square-root rule in place of a measured ratio of noise.
+with one curvature for all layers; for momentum without the sizes of gradients as its metric; for AdamW the square-root
+rule in place of a measured ratio of noise; and with contributions that look other numbers of rounds ahead.
+Results are added to those that the file holds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -42,6 +44,7 @@ GROUPS = {
 }
 OPTIMIZERS: dict[str, tuple[str, float | None, tuple[float, ...]]] = {
     "momentum": ("sgd", 0.9, (0.03, 0.06, 0.12)),
+    "nesterov": ("sgd", 0.9, (0.03, 0.06, 0.12)),
     "adamw": ("adamw", None, (0.002, 0.004, 0.008)),
 }
 
@@ -91,8 +94,18 @@ def no_sizes() -> Iterator[None]:
         yield
 
 
-# What only one of the optimizers has a use for.
-ONLY = {"no sizes": "momentum", "square-root rule": "adamw"}
+@contextmanager
+def ahead(rounds: float) -> Iterator[None]:
+    def changed(read: Callable[[rules.Group], rules.Rule]) -> Callable[[rules.Group], rules.Rule]:
+        return lambda group: read(group)._replace(ahead=rounds)
+
+    with patch.dict(rules.RULES, {kind: changed(read) for kind, read in rules.RULES.items()}):
+        yield
+
+
+LOOKS = {f"{rounds:g} rounds ahead": rounds for rounds in (0.5, 0.75, 1.0, 1.5, 2.0)}
+# What not all of the optimizers have a use for.
+ONLY = {"no sizes": ("momentum", "nesterov"), "square-root rule": ("adamw",)}
 VARIANTS: dict[str, Callable[[], Any]] = {
     "worker moments": lambda: taken_back(0.0),
     "gap damping": gap_damping,
@@ -102,6 +115,7 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     "one curvature": lambda: patch.object(blocks, "MOST_BLOCKS", 1),
     "no sizes": no_sizes,
     "square-root rule": lambda: patch("paceline.training.stale.correction.Noise", SquareRoot),
+    **{name: partial(ahead, rounds) for name, rounds in LOOKS.items()},
 }
 
 
@@ -118,6 +132,7 @@ def measure(variant: str, model: str, optimizer: str, group: str, rate: float, r
         optimizer=kind,
         learning_rate=rate,
         momentum=momentum,
+        nesterov=optimizer == "nesterov",
         batch_size=ROUND // len(simulation.intervals),
         stale="none" if variant in ("bsp", "asp as it is") else "auto",
         evaluate_every=samples // EVALUATIONS,
@@ -138,16 +153,21 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=30)
     arguments.add_argument("--models", default="mlp,cnn")
     arguments.add_argument("--groups", default=",".join(GROUPS))
+    arguments.add_argument("--optimizers", default=",".join(OPTIMIZERS))
+    arguments.add_argument("--variants", default=",".join(("bsp", "asp as it is", *VARIANTS)))
     given = arguments.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if given.out.exists():
+        rows = json.loads(given.out.read_text())["accuracies"]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), context) as pool:
         for model in given.models.split(","):
-            for optimizer, (_, _, rates) in OPTIMIZERS.items():
+            for optimizer in given.optimizers.split(","):
+                rates = OPTIMIZERS[optimizer][2]
                 for group in given.groups.split(","):
                     print(f"{model}, {optimizer}, {group}: rates {', '.join(map(str, rates))}", flush=True)
-                    for variant in ("bsp", "asp as it is", *VARIANTS):
-                        if ONLY.get(variant, optimizer) != optimizer:
+                    for variant in given.variants.split(","):
+                        if optimizer not in ONLY.get(variant, (optimizer,)):
                             continue
                         runs = [
                             [
@@ -158,9 +178,8 @@ def main() -> None:
                         ]
                         cells = [sum(run.result() for run in same) / given.seeds for same in runs]
                         found = dict(zip(map(str, rates), cells, strict=True))
-                        rows.append(
-                            {"model": model, "optimizer": optimizer, "group": group, "variant": variant, **found}
-                        )
+                        key = {"model": model, "optimizer": optimizer, "group": group, "variant": variant}
+                        rows = [row for row in rows if not key.items() <= row.items()] + [{**key, **found}]
                         print(f"  {variant:<20} {' '.join(f'{cell:.3f}' for cell in cells)}", flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(

@@ -44,11 +44,12 @@ KINDS = (
 
 
 class Model(NamedTuple):
-    """A model, what it is trained on, each sample once, and how many samples a round of all workers has."""
+    """A model, how many samples it is trained on, each once, and how many a round of all workers has."""
 
     name: str
     samples: int
     round: int
+    tested: int  # pictures of the test set that it is evaluated on
 
 
 class Setting(NamedTuple):
@@ -264,7 +265,7 @@ def _settings(request: ExperimentRequest) -> list[Setting]:
                     kind.momentum,
                     max(1, model.round // len(worker_speeds(simulation))),
                     evaluate_every=model.samples // EVALUATIONS,
-                    test_samples=2_000 if request.full else 400,
+                    test_samples=model.tested,
                     keep_spans=False,
                     nesterov=kind.nesterov,
                     train_samples=model.samples,
@@ -275,11 +276,12 @@ def _settings(request: ExperimentRequest) -> list[Setting]:
 
 def _models(request: ExperimentRequest) -> tuple[Model, ...]:
     if request.full:
-        return Model("mlp", 60_000, 1_024), Model("cnn", 60_000, 1_024)
-    return Model("mlp", 20_480, 512), Model("cnn", 5_120, 256)
+        return Model("mlp", 60_000, 1_024, 2_000), Model("cnn", 60_000, 1_024, 2_000)
+    return Model("mlp", 20_480, 512, 1_000), Model("cnn", 5_120, 256, 400)
 
 
 def _sizes(request: ExperimentRequest) -> str:
     return "; ".join(
-        f"{model.name.upper()}, {model.samples:,} samples, {model.round} in a round" for model in _models(request)
+        f"{model.name.upper()}, {model.samples:,} samples, {model.round} in a round, {model.tested:,} tested"
+        for model in _models(request)
     )

@@ -11,8 +11,8 @@ import torch
 # How much of a group's move a unit of curvature takes back: in what a gradient adds to the next step, and in the root
 # of that. Measured: the results are flat around these (docs/optimizers.md).
 TAKEN_BACK, TAKEN_BACK_ADAPTIVE = 1.0, 2.0
-# Rounds that a contribution looks ahead. A gradient is about a round old, of which BSP's own delay is a part. Nesterov's
-# momentum looks ahead under BSP already. Measured: the results are flat around these, too.
+# Rounds that a contribution looks ahead. A gradient is about a round old, of which BSP's own delay is a part, and
+# Nesterov's momentum looks ahead under BSP already. Measured: the results are flat around these, too.
 AHEAD, AHEAD_ADAPTIVE, NESTEROV = 1.0, 0.75, 0.5
 
 
