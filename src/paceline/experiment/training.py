@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import warnings
@@ -188,7 +187,6 @@ def launch(
     def assignment(index: int) -> Assignment:
         return Assignment(
             index=index,
-            parent=os.getpid(),
             seed=seed,
             epochs=epochs,
             threads=threads,
