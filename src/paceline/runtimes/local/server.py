@@ -140,9 +140,7 @@ class LocalServer:
         self.loop.watch(self._launcher.zygote, self._launcher.zygote.hear)
         self._driver.start()
         self._evaluations.start()
-        threading.Thread(
-            target=warm_up, daemon=True
-        ).start()  # while the processes start, and the loop looks after them
+        threading.Thread(target=warm_up, daemon=True).start()  # while the loop looks after processes that start
         if self._control is not None:
             self.loop.watch(self._control, self._receive_control)
         while not self.loop.interrupted and not self.lifecycle.over:

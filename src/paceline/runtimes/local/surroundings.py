@@ -1,8 +1,8 @@
 """What a new process takes over from the one that launches a run: paths, arguments, environment, and its main module.
 
 A script is imported anew in every process, as multiprocessing does it, so that whatever it sets at its top level holds
-there too. A notebook, an interactive session and `python -c` have nothing that could be imported: what was defined there
-travels by value (memory.py).
+there too. A notebook, an interactive session and `python -c` have nothing that could be imported: what was defined
+there travels by value (memory.py).
 """
 
 from __future__ import annotations

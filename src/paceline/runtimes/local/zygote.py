@@ -1,7 +1,7 @@
 """The process that all others of a run are forked from: it has imported torch, once for all of them.
 
-It computes nothing and has no threads of its own, so that a fork of it is as good as new. It tells the launcher of every
-process that it forked, and how it ended. It dies with the launcher, and its children die with it, however that happens.
+It computes nothing and has no threads of its own, so that a fork of it is as good as new. It tells the launcher of
+every process that it forked, and how it ended. It dies with the launcher, and its children with it, whatever happens.
 This module imports nothing heavy: what the launcher needs of it are the messages.
 """
 
@@ -189,8 +189,8 @@ def main(descriptor: int, launcher: int) -> None:
 
 
 def _run_to_the_end(act: Callable[[], None]) -> None:
-    """As a process of its own would: wait for threads, do what was left for the exit, write what is buffered. But do not
-    take the interpreter apart, which would make copies of all the pages that are shared."""
+    """As a process of its own would: wait for threads, do what was left for the exit, write what is buffered. But do
+    not take the interpreter apart, which would make copies of all the pages that are shared."""
     code = 0
     try:
         act()
