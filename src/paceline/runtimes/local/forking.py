@@ -77,7 +77,7 @@ class ZygoteHandle:
         self.end = weakref.finalize(self, _end, self._process, self._connection, os.getpid())
         self._owner = os.getpid()
         self._decode = msgspec.json.Decoder(FromZygote).decode
-        self._ready = False
+        self.is_ready = False
         self._numbers = 0
         self._waiting: deque[tuple[NewProcess, Sequence[int]]] = deque()
         self._asked: dict[int, NewProcess] = {}  # that it did not answer yet
@@ -112,7 +112,7 @@ class ZygoteHandle:
             while content := self._received():
                 message = self._decode(content)
                 if isinstance(message, Ready):
-                    self._ready = True
+                    self.is_ready = True
                 elif (new := self._asked.pop(message.number, None)) is not None:
                     new.pid = message.pid
             raise ZygoteDiedError(self._last_words())
@@ -134,7 +134,7 @@ class ZygoteHandle:
             return b""
 
     def _send_what_waits(self) -> None:
-        if not self._ready:
+        if not self.is_ready:
             return
         try:
             if self._wanted and self._waiting:

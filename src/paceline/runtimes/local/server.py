@@ -196,7 +196,9 @@ class LocalServer:
         if seat.index in self._running:
             return Stage.RUNNING
         process = self.port.processes.get(seat.index)
-        return Stage.WAITING if process is None or process.process.pid is None else Stage.IMPORTING
+        if process is not None and process.process.pid is not None:
+            return Stage.IMPORTING
+        return Stage.QUEUED if self._launcher.zygote.is_ready else Stage.WAITING
 
     def _note_own_pause(self, now: float) -> None:
         """A turn that took much longer than it may: this process stood still, and nobody can be blamed for that."""

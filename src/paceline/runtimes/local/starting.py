@@ -15,6 +15,7 @@ class Stage(Enum):
     READY = ("is ready", "are ready")
     RUNNING = ("runs `train` up to worker.optimizer(...)", "run `train` up to worker.optimizer(...)")
     IMPORTING = ("imports {main}", "import {main}")
+    QUEUED = ("is still to be started", "are still to be started")
     WAITING = ("waits until torch is imported", "wait until torch is imported")
 
 

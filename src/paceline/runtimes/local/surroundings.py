@@ -80,14 +80,15 @@ def name_of_main() -> str:
 
 
 def imported_packages() -> list[str]:
-    """Installed modules that the user's own modules refer to: to import them once saves importing them in each worker.
+    """Modules, ours and installed ones, that the user's own refer to: imported once, they are not in each worker.
 
     Not where there are GPUs: a package may look for them while it is imported, and CUDA does not survive a fork.
     """
     if os.path.exists(GPU):
         return []
     wanted = dict.fromkeys(name for module in list(sys.modules.values()) for name in _modules_behind(module))
-    return [name for name in wanted if _lies_in(sys.modules.get(name), INSTALLED) and not name.startswith(NOT_NEEDED)]
+    shared = (*INSTALLED, OURS)
+    return [name for name in wanted if _lies_in(sys.modules.get(name), shared) and not name.startswith(NOT_NEEDED)]
 
 
 def _modules_behind(module: ModuleType) -> Iterator[str]:
