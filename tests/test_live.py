@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from paceline.core.messages import Gradient, GradientArrived, SendParameters, UpdateRule, WorkerJoined, WorkerLeft
-from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.recording.trace import Record
 from paceline.report.live import Drawer, LiveTable, Quiet, Snapshot, table_of, view_of

@@ -33,6 +33,7 @@ from paceline.runtimes.intervals import Interval, interval_of, patience_of
 from paceline.runtimes.local.checkpoints import CheckpointOptions
 from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
 from paceline.runtimes.local.process import Assignment
+from paceline.runtimes.local.room import available_memory, refuse_if_too_many
 from paceline.runtimes.local.server import LocalServer
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
@@ -155,6 +156,7 @@ def launch(
     if group is None:
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
     group.check(epochs=epochs, lr_scaling=lr_scaling, stale=stale, not_finite=not_finite, evaluate_every=evaluate_every)
+    refuse_if_too_many(group.workers, available_memory())
     chosen = policy_for(policy, group.workers)
     updates = UpdateOptions(lr_scaling, stale, chosen.applies_stale and group.largest > 1)
     paces = group.paces()
