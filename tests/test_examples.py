@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -18,6 +19,24 @@ def test_example_runs(path: Path) -> None:
     finished = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     assert "iterations/s" in finished.stdout
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_a_table(tmp_path: Path) -> None:
+    """By `jupyter execute`, in a kernel of its own."""
+    for package in ("nbclient", "ipykernel"):
+        pytest.importorskip(package)
+    copy = tmp_path / "notebook.ipynb"
+    copy.write_bytes((ROOT / "examples" / "notebook.ipynb").read_bytes())
+    execute = "from nbclient.cli import main; main()"
+    command = [sys.executable, "-c", execute, "--inplace", "--timeout=300", str(copy)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    outputs = [output for cell in json.loads(copy.read_bytes())["cells"] for output in cell.get("outputs", [])]
+    tables = ["".join(output["data"]["text/plain"]) for output in outputs if output["output_type"] == "display_data"]
+    assert len(tables) == 1 and "elastic-bsp" in tables[0] and "samples/s" in tables[0] and "███" in tables[0]
+    printed = "".join("".join(output["text"]) for output in outputs if output.get("name") == "stdout")
+    assert "32,768 samples" in printed and "asp: " in printed
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)

@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from paceline.core.messages import Gradient, GradientArrived, SendParameters, UpdateRule, WorkerJoined, WorkerLeft
-from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.recording.trace import Record
-from paceline.report.live import Drawer, LiveTable, Snapshot, table_of, view_of
+from paceline.report.live import Drawer, LiveTable, Quiet, Snapshot, table_of, view_of
 
 
 class SlowTerminal:
@@ -139,7 +138,8 @@ def test_how_updates_are_made_is_said_at_the_start() -> None:
 
 def test_a_quiet_view_sees_nothing() -> None:
     with view_of("asp", Console(file=io.StringIO()), quiet=True) as view:
-        assert type(view) is Observer
+        assert type(view) is Quiet
+        view.starting("starting 2 workers")
     assert drawers() == []
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,9 +111,15 @@ def test_gradients_that_are_not_finite_can_be_skipped_and_are_counted() -> None:
     assert counted.max() == 2
 
 
-def test_a_function_that_no_process_can_import_is_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigurationError, match="functions and classes must stand at the top level of a module"):
-        launch(lambda worker: None, workers=2)
+def test_a_function_that_cannot_be_sent_is_refused_before_anything_starts_and_the_culprit_named() -> None:
+    lock = threading.Lock()
+    message = r"cannot pickle '_thread.lock' object \(it is 'lock', to which 'train' refers\); make it inside"
+
+    def train(worker: Worker) -> None:
+        lock.acquire()
+
+    with pytest.raises(ConfigurationError, match=message):
+        launch(train, workers=2)
 
 
 @pytest.mark.parametrize(

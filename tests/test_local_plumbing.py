@@ -367,12 +367,12 @@ class Unwilling:
 
 @pytest.mark.parametrize(
     "content",
-    [lambda x: x, threading.Lock(), (number for number in ()), Unwilling()],
-    ids=["a lambda", "a lock", "a generator", "its own error"],
+    [threading.Lock(), (number for number in ()), Unwilling()],
+    ids=["a lock", "a generator", "its own error"],
 )
 def test_what_cannot_be_sent_to_a_process_is_refused_with_a_sentence(content: object) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(ConfigurationError, match=r"this cannot be sent to a new process: .*top level of a module"):
+    with pytest.raises(ConfigurationError, match=r"this cannot be sent to a new process: .*make it inside"):
         pack({"train": content})
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -125,7 +125,7 @@ class Session:
         found = []
         for each in members(self.launcher.pid):
             with contextlib.suppress(OSError):
-                if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes():
+                if Path(f"/proc/{each}/cmdline").read_bytes().startswith(b"paceline worker"):
                     found.append(each)
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import warnings
@@ -14,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
@@ -28,10 +28,12 @@ from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, read_metrics
 from paceline.recording.trace import Trace, trace_in
+from paceline.report.live import OnlyTheStart, view_of
 from paceline.runtimes.intervals import Interval, interval_of, patience_of
 from paceline.runtimes.local.checkpoints import CheckpointOptions
 from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
 from paceline.runtimes.local.process import Assignment
+from paceline.runtimes.local.room import available_memory, refuse_if_too_many
 from paceline.runtimes.local.server import LocalServer
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
@@ -126,12 +128,13 @@ def launch(
     resume: Path | str | None = None,
     group: Group | None = None,
     observers: Sequence[Observer] = (),
+    live: bool | None = None,
     origin: Origin | None = None,
 ) -> RunResult:
     """Run `train(worker)` in so many processes on this machine, under this policy, and return what they learned.
 
-    `train` and `evaluate` must be importable by a new process: functions of a module or script, not of a notebook's
-    cell or another function.
+    `train` and `evaluate` may be any functions: also of a notebook's cell, lambdas, and closures. A script is imported
+    by every process, so there the call of `launch` stands under `if __name__ == "__main__":`.
 
     `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4.
     `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
@@ -145,6 +148,7 @@ def launch(
     `checkpoint_every`: "30s", "10000 samples" or "500 updates"; None: only at the end; the newest `keep` stay.
     `compress_trace`: it then takes an eighth of the space. `resume`: the directory of a run to go on with, or "auto":
     go on with the run in `run_dir` if there is one. `group`: all of that about workers and speeds in one object.
+    `live`: show a table of the group while it trains; None: in a notebook only.
     `origin`: what to write down of the command that asks. Ctrl-C ends the run cleanly and raises InterruptedRun, which
     is a KeyboardInterrupt.
     """
@@ -152,6 +156,7 @@ def launch(
     if group is None:
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
     group.check(epochs=epochs, lr_scaling=lr_scaling, stale=stale, not_finite=not_finite, evaluate_every=evaluate_every)
+    refuse_if_too_many(group.workers, available_memory())
     chosen = policy_for(policy, group.workers)
     updates = UpdateOptions(lr_scaling, stale, chosen.applies_stale and group.largest > 1)
     paces = group.paces()
@@ -188,7 +193,6 @@ def launch(
     def assignment(index: int) -> Assignment:
         return Assignment(
             index=index,
-            parent=os.getpid(),
             seed=seed,
             epochs=epochs,
             threads=threads,
@@ -207,6 +211,7 @@ def launch(
             stack.enter_context(files)
         if files is not None and checkpoint is not None:
             _catch_up(files.directory, metrics, collector)
+        watching = [*observers, *_views(live, observers, str(chosen), stack)]
         launcher = stack.enter_context(Launcher(train, evaluate, assignment))
         server = LocalServer(
             launcher,
@@ -218,7 +223,7 @@ def launch(
             updates=updates,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
-            observers=[metrics, collector, *([files.trace, files.metrics, files] if files else []), *observers],
+            observers=[metrics, collector, *([files.trace, files.metrics, files] if files else []), *watching],
             control=None if files is None else files.control,
             checkpoints=None if files is None else _checkpoint_options(files, every, keep, configuration),
             resumed=checkpoint,
@@ -236,6 +241,16 @@ def launch(
         if result.evaluation_problem:
             warnings.warn(f"the last state could not be evaluated: {result.evaluation_problem}", stacklevel=2)
         return result
+
+
+def _views(live: bool | None, observers: Sequence[Observer], title: str, stack: ExitStack) -> list[Observer]:
+    """What shows the run to the user, beside the observers: at least why nothing happens yet."""
+    console = Console(stderr=True)
+    if live or (live is None and console.is_jupyter):
+        return [stack.enter_context(view_of(title, console))]
+    if any(type(observer).starting is not Observer.starting for observer in observers):
+        return []
+    return [OnlyTheStart()]
 
 
 def _checkpoint_options(files: RunFiles, every: Interval, keep: int, configuration: Configuration) -> CheckpointOptions:

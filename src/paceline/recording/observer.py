@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # the writer of that file is an observer itself
 class Observer:
     """Derive from it, and override what you want to see. All methods are called from the loop of the run: be quick."""
 
+    def starting(self, line: str) -> None:
+        """The processes of a run take more than a moment to start, and this is what they are at."""
+
     def begun(self, rule: UpdateRule) -> None:
         """A run that trains begins, and this is how its updates are made."""
 

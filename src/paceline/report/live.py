@@ -1,4 +1,4 @@
-"""A run while it goes on: one live table on a terminal, plain lines elsewhere.
+"""A run while it goes on: one live table on a terminal or in a notebook, plain lines elsewhere.
 
 The loop of the run only hands over what there is to see; a thread of its own draws it, so that a slow terminal holds up
 nobody.
@@ -6,12 +6,13 @@ nobody.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +23,7 @@ from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.recording.trace import Record
 from paceline.report.gantt import COMPUTING, STYLES, WAITING
+from paceline.report.notebook import display
 from paceline.report.tables import percent
 
 BAR = 24  # cells
@@ -47,13 +49,14 @@ class Drawer:
     thread of the run: at the next hand-over, or at the end of the block.
     """
 
-    def __init__(self, draw: Callable[[Sequence[str], Snapshot | None], None]) -> None:
-        """`draw(lines, snapshot)`: print the lines; show the snapshot, if there is a new one."""
+    def __init__(self, draw: Callable[[Sequence[str], Snapshot | str | None], None]) -> None:
+        """`draw(lines, snapshot)`: print the lines; show the snapshot, if there is a new one. A snapshot of a run that
+        has not begun is a line about its start."""
         self._draw = draw
         self._problem: BaseException | None = None
         self._changed = threading.Condition()  # guards the next three; nothing is drawn while it is held
         self._lines: list[str] = []
-        self._snapshot: Snapshot | None = None
+        self._snapshot: Snapshot | str | None = None
         self._ended = False
         # A daemon: if the terminal takes nothing, the second Ctrl-C ends the process all the same.
         self._thread = threading.Thread(target=self._run, name="paceline drawer", daemon=True)
@@ -75,7 +78,7 @@ class Drawer:
             self._lines.append(line)
             self._changed.notify()
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: Snapshot | str) -> None:
         self._raise_problem()
         with self._changed:
             self._snapshot = snapshot
@@ -114,6 +117,9 @@ class LiveTable(Observer):
         self._figures: Mapping[str, float] = {}
         self._rule = ""
 
+    def starting(self, line: str) -> None:
+        self._drawer.show(line)
+
     def begun(self, rule: UpdateRule) -> None:
         self._rule = rule_line(rule)
         _tell_plainly(rule, self._title, self._drawer)
@@ -141,6 +147,9 @@ class PlainLines(Observer):
         self._drawer = drawer
         self._next = LINE_EVERY
         self._next_evaluation = 0.0
+
+    def starting(self, line: str) -> None:
+        self._print(line)
 
     def begun(self, rule: UpdateRule) -> None:
         self._print(rule_line(rule))
@@ -223,26 +232,67 @@ def table_of(title: str, snapshot: Snapshot) -> Group:
     return Group(run, *rule, table, *more)
 
 
+class Quiet(Observer):
+    """Shows nothing at all."""
+
+    def starting(self, line: str) -> None:
+        pass
+
+
+class OnlyTheStart(Observer):
+    """Of a run that nobody watches: what its processes are at, where they take long to start."""
+
+    def starting(self, line: str) -> None:
+        print(f"paceline: {line}", file=sys.stderr, flush=True)
+
+
+def sight_of(title: str, snapshot: Snapshot | str) -> RenderableType:
+    return Text(f"{title}  {snapshot}", style="dim") if isinstance(snapshot, str) else table_of(title, snapshot)
+
+
 @contextmanager
 def view_of(title: str, console: Console, *, quiet: bool = False) -> Iterator[Observer]:
     """What suits the console: a live table, plain lines, or nothing."""
+    first = sight_of(title, "starting the workers")
     if quiet:
-        yield Observer()
+        yield Quiet()
+    elif console.is_jupyter:
+        with Drawer(_drawing_in_a_notebook(title, display(first))) as drawer:
+            yield LiveTable(title, drawer)
     elif console.is_terminal:
-        waiting = Text(f"{title}  starting the workers", style="dim")
-        with Live(waiting, console=console, auto_refresh=False, transient=True) as live:
+        with Live(first, console=console, auto_refresh=False, transient=True) as live:
 
-            def draw(lines: Sequence[str], snapshot: Snapshot | None) -> None:
+            def draw(lines: Sequence[str], snapshot: Snapshot | str | None) -> None:
                 for line in lines:
                     console.print(line, highlight=False, markup=False, style="yellow")
                 if snapshot is not None:
-                    live.update(table_of(title, snapshot), refresh=True)
+                    live.update(sight_of(title, snapshot), refresh=True)
 
             with Drawer(draw) as drawer:
                 yield LiveTable(title, drawer)
     else:
         with Drawer(lambda lines, _: _print_plainly(lines, console)) as drawer:
             yield PlainLines(title, drawer)
+
+
+def _drawing_in_a_notebook(
+    title: str, show: Callable[[RenderableType], None]
+) -> Callable[[Sequence[str], Snapshot | str | None], None]:
+    """The latest snapshot, and all lines so far below it. What stays in the end has the workers as they last were."""
+    said: list[Text] = []
+    seen: list[RenderableType] = []
+    members: tuple[WorkerNow, ...] = ()
+
+    def draw(lines: Sequence[str], snapshot: Snapshot | str | None) -> None:
+        nonlocal members
+        said.extend(Text(line, style="yellow") for line in lines)
+        if isinstance(snapshot, Snapshot):
+            members = snapshot.members or members
+            snapshot = msgspec.structs.replace(snapshot, members=members)
+        seen[:] = seen if snapshot is None else [sight_of(title, snapshot)]
+        show(Group(*seen, *said))
+
+    return draw
 
 
 def _print_plainly(lines: Sequence[str], console: Console) -> None:

@@ -25,6 +25,8 @@ from paceline.experiment.chaos.subject import DELAY, LOG, OUTCOME, REPEAT, Outco
 from paceline.experiment.verification import train_again
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace, trace_in
+from paceline.runtimes.local.process import WORKER
+from paceline.runtimes.local.zygote import TITLE
 
 MOST_LIVES = 12
 LONGEST = 90.0  # seconds beyond the plan's, after which a life is stuck
@@ -236,13 +238,25 @@ class Tormentor:
 def _workers_of(pid: int) -> list[int]:
     """The processes that a launcher started for its workers."""
     found = []
+    for child in _children_of(pid):
+        if _title_of(child) == TITLE:
+            found += [worker for worker in _children_of(child) if _title_of(worker).startswith(WORKER)]
+    return sorted(found)
+
+
+def _children_of(pid: int) -> list[int]:
+    found: list[int] = []
     with suppress(OSError):
         for thread in sorted(Path(f"/proc/{pid}/task").iterdir()):
-            for child in (thread / "children").read_text().split():
-                with suppress(OSError):
-                    if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                        found.append(int(child))
-    return sorted(found)
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def _title_of(pid: int) -> str:
+    """What `ps` shows."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
+    return ""
 
 
 def _is_alive(pid: int) -> bool:

@@ -21,6 +21,10 @@ class Gauge:
         self._loss: float | None = None
         self._next = 0.0
 
+    def starting(self, line: str) -> None:
+        for observer in self._observers:
+            observer.starting(line)
+
     def begin(self, rule: UpdateRule) -> None:
         for observer in self._observers:
             observer.begun(rule)

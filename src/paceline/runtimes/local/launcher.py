@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import multiprocessing
 import os
-import signal
+import pickle
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import reduction, resource_tracker
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.local.channel import Channel
-from paceline.runtimes.local.memory import create, pack
+from paceline.runtimes.local.forking import NewProcess, ZygoteHandle, zygote
+from paceline.runtimes.local.memory import create, filled, pack
 from paceline.runtimes.local.messages import FromEvaluator, ToServer
-from paceline.runtimes.local.process import Assignment, Descriptors, run_evaluator, run_worker
+from paceline.runtimes.local.process import EVALUATOR, WORKER, Assignment, Letter
+from paceline.runtimes.local.surroundings import Surroundings, imported_packages, surroundings
 from paceline.training.worker import Worker
 
 GRACE = 5.0  # seconds that processes have to end by themselves
-PROCESS_NAME = "paceline worker"
+KILLED_WITHIN = 1.0  # seconds in which a process that was killed is seen to have ended
 LAUNCHED_BY_A_WORKER = 78  # exit code of a process whose main module launches a run while it is imported
-
-
-class Inherited:
-    """A file descriptor that arrives in the new process as the number that it has there."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _detach, (reduction.DupFd(self._descriptor),)
-
-
-def _detach(duplicate: Any) -> int:
-    return int(duplicate.detach())
 
 
 def refuse_inside_a_worker() -> None:
     """A new process imports the user's script; if that launches again, end it: the server says why, once."""
-    if multiprocessing.current_process().name.startswith(PROCESS_NAME):
+    if multiprocessing.current_process().name.startswith((WORKER, EVALUATOR)):
         os._exit(LAUNCHED_BY_A_WORKER)
+
+
+class Process(Protocol):
+    """A process as the server knows it: as of multiprocessing, whoever its parent is."""
+
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def exitcode(self) -> int | None: ...
+    def kill(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -51,7 +48,7 @@ class Started:
     """A process and all that its launcher holds of it."""
 
     index: int
-    process: BaseProcess
+    process: Process
     channel: Channel[Any, Any]
     descriptor: int  # of its segment
     ended: int  # can be read when the process has ended, even if children of it still hold its pipes
@@ -73,87 +70,88 @@ class Launcher:
     train: Callable[[Worker], None]
     evaluate: Callable[..., Any] | None
     assignment: Callable[[int], Assignment]
+    grace: float = GRACE
     _parcel: int = -1
-    _started: dict[Started, None] = field(default_factory=dict)
+    _zygote: ZygoteHandle | None = None
+    _surroundings: Surroundings | None = None
+    _started: dict[Started, NewProcess] = field(default_factory=dict)
 
     def __enter__(self) -> Launcher:
-        self._parcel = pack((self.train, self.evaluate))
+        self._surroundings = surroundings()
+        self._zygote = zygote()  # it imports torch while the rest is prepared here
+        self._zygote.want(imported_packages())
+        self._parcel = pack((self.train, self.evaluate), imports_main=bool(self._surroundings.main))
         return self
 
     def __exit__(self, *problem: object) -> None:
         for started in self._started:
             started.channel.close()
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + self.grace
+        for process in self._started.values():
+            process.join(max(0.0, end - time.monotonic()))
+        self._kill(list(self._started.values()))
         for started in list(self._started):
-            self.close(started, max(0.0, end - time.monotonic()))
+            self.close(started)
         os.close(self._parcel)
 
+    @property
+    def zygote(self) -> ZygoteHandle:
+        assert self._zygote is not None
+        return self._zygote
+
     def start_worker(self, index: int) -> Started:
-        return self._start(run_worker, f"{PROCESS_NAME} {index}", self.assignment(index), ToServer)
+        return self._start(self.assignment(index), ToServer)
 
     def start_evaluator(self) -> Started | None:
         if self.evaluate is None:
             return None
-        return self._start(run_evaluator, f"{PROCESS_NAME}: evaluator", self.assignment(0), FromEvaluator)
+        return self._start(self.assignment(0), FromEvaluator, evaluates=True)
 
-    def close(self, started: Started, patience: float = 0.0) -> int | None:
+    def close(self, started: Started) -> int | None:
         """Let go of everything that belongs to a process, which is ended if it has not. Returns its exit code."""
-        del self._started[started]
+        process = self._started.pop(started)
         started.channel.close()
-        exit_code = _end(started.process, patience)
-        for descriptor in (started.descriptor, started.ended):
-            if descriptor >= 0:
-                os.close(descriptor)
+        self._kill([process])
+        exit_code = process.exitcode
+        process.close()
+        os.close(started.descriptor)
         return exit_code
 
-    def _start(self, main: Callable[..., None], name: str, assignment: Assignment, incoming: Any) -> Started:
-        to_server, to_process = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-        segment = create()
-        inherited = (to_process[0], to_server[1], segment, self._parcel)
-        context = multiprocessing.get_context("spawn")
-        process = context.Process(
-            target=_main, args=(main, [Inherited(number) for number in inherited], assignment), name=name, daemon=True
-        )
+    def _kill(self, processes: list[NewProcess]) -> None:
+        """And see that they have ended. Where the zygote has no time for that, its own end is that of all."""
+        left = [process for process in processes if process.exitcode is None]
+        for process in left:
+            process.kill()
+        end = time.monotonic() + KILLED_WITHIN
+        for process in left:
+            process.join(max(0.0, end - time.monotonic()))
+        if any(process.exitcode is None for process in left):
+            self.zygote.end()
+            for process in left:
+                process.join()
+
+    def _start(self, assignment: Assignment, incoming: Any, *, evaluates: bool = False) -> Started:
+        assert self._surroundings is not None
+        letter = pickle.dumps(Letter(evaluates, assignment, self._surroundings))
+        with _room_for_descriptors():
+            to_server, to_process = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+            segment, sealed = create(), filled(letter)
+            process = self.zygote.start([1, 2, sealed, to_process[0], to_server[1], segment, self._parcel])
+        for descriptor in (to_process[0], to_server[1], sealed):
+            os.close(descriptor)
         channel: Channel[Any, Any] = Channel(to_server[0], to_process[1], incoming, patient=False)
-        started = Started(assignment.index, process, channel, segment, -1)
-        self._started[started] = None
-        try:
-            with _without_interrupts():
-                process.start()
-            assert process.pid is not None
-            started.ended = os.pidfd_open(process.pid)
-        except RuntimeError as problem:
-            raise ConfigurationError(f"no process could be started: {problem}") from None
-        finally:
-            os.close(to_process[0])
-            os.close(to_server[1])
+        started = Started(assignment.index, process, channel, segment, process.ended)
+        self._started[started] = process
         return started
 
 
-def _main(main: Callable[..., None], descriptors: list[int], assignment: Assignment) -> None:
-    # A daemon for its launcher, whose end then waits for nobody, but free to have processes of its own, as loaders do.
-    multiprocessing.current_process().daemon = False
-    main(Descriptors(*descriptors), assignment)
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """A new process inherits this: a Ctrl-C goes to the whole terminal, and only the launcher shall answer it."""
-    resource_tracker.ensure_running()  # here, because it would lift the block below when it starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+@contextmanager
+def _room_for_descriptors() -> Iterator[None]:
     try:
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end(process: BaseProcess, patience: float) -> int | None:
-    if process.pid is None:
-        return None
-    process.join(patience)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    exit_code = process.exitcode
-    process.close()
-    return exit_code
+    except OSError as problem:
+        if problem.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise ConfigurationError(
+            f"no process could be started: {problem.strerror}; `ulimit -n` says how many, and raises the limit"
+        ) from None

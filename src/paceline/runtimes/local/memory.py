@@ -1,17 +1,23 @@
 """Memory that processes share and no name keeps alive: it is gone when the last of them is, however it ends.
 
 Segments carry parameters and gradients. A parcel carries what a new process needs to begin: any object that can be
-pickled, whose tensors lie beside the pickle as they are, so that a data set is in memory once for the whole group.
+pickled, whose tensors lie beside the pickle as they are, so that a data set is in memory once for the whole group. What
+the new process can import is in the pickle by its name; lambdas, closures and all that a notebook defines, by value.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import mmap
 import os
 import pickle
+import sys
+from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
+import cloudpickle
 import torch
 from torch import Tensor
 
@@ -26,6 +32,13 @@ def create() -> int:
     return os.memfd_create("paceline", os.MFD_CLOEXEC)
 
 
+def filled(content: bytes) -> int:
+    """A file descriptor of memory with these bytes."""
+    descriptor = create()
+    _write(descriptor, memoryview(content), 0)
+    return descriptor
+
+
 def map_segment(descriptor: int, layout: Layout) -> Segment:
     size = max(1, layout.segment_bytes)
     if os.fstat(descriptor).st_size < size:
@@ -33,22 +46,25 @@ def map_segment(descriptor: int, layout: Layout) -> Segment:
     return Segment(layout, torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8))
 
 
-def pack(content: Any) -> int:
-    """A file descriptor of a parcel with this object: the length of its pickle, the pickle, and its tensors."""
+def pack(content: Any, *, imports_main: bool = True) -> int:
+    """A file descriptor of a parcel with this object: the length of its pickle, the pickle, and its tensors.
+
+    `imports_main`: whoever unpacks it has imported the main module.
+    """
     descriptor = create()
     file = io.BytesIO()
-    pickler = _Packer(file, descriptor)
+    pickler = _Packer(file, descriptor, imports_main)
     try:
         pickler.dump(content)
     except Exception as problem:  # pickling runs code of the user's classes, which may raise anything
         os.close(descriptor)
         raise ConfigurationError(
-            f"this cannot be sent to a new process: {problem}; functions and classes must stand at the top level of a"
-            " module or script, not in another function"
+            f"this cannot be sent to a new process: {problem}{_where(content, imports_main)}; make it inside the"
+            " function, so that each process has its own"
         ) from None
-    pickled = file.getvalue()
-    _write(descriptor, memoryview(len(pickled).to_bytes(8, "little")), 0)
-    _write(descriptor, memoryview(pickled), pickler.end)
+    content_bytes = file.getvalue()
+    _write(descriptor, memoryview(len(content_bytes).to_bytes(8, "little")), 0)
+    _write(descriptor, memoryview(content_bytes), pickler.end)
     _write(descriptor, memoryview(pickler.end.to_bytes(8, "little")), 8)
     return descriptor
 
@@ -60,9 +76,55 @@ def unpack(descriptor: int) -> Any:
     return _Unpacker(io.BytesIO(memory[begin : begin + length]), memory).load()
 
 
-class _Packer(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, descriptor: int) -> None:
+class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles by value what nobody can import: but what stands in a main module that is imported, by its name."""
+
+    def __init__(self, file: io.BytesIO, imports_main: bool) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._imports_main = imports_main
+
+    def reducer_override(self, content: Any) -> Any:
+        if self._imports_main and _is_in_main(content):
+            return NotImplemented
+        return super().reducer_override(content)
+
+
+def pickled(content: Any, *, imports_main: bool = True) -> bytes:
+    """Without tensors beside it: for small things."""
+    file = io.BytesIO()
+    ByValue(file, imports_main).dump(content)
+    return file.getvalue()
+
+
+def _is_in_main(content: Any) -> bool:
+    if getattr(content, "__module__", None) != "__main__" or not isinstance(content, type | FunctionType):
+        return False
+    found: Any = sys.modules["__main__"]
+    for name in content.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is content
+
+
+def _where(content: Any, imports_main: bool) -> str:
+    """Which function refers to what cannot be pickled, and by which name, where that is found out."""
+    for function in content if isinstance(content, tuple | list) else ():
+        for name, value in _names_in(function):
+            try:
+                pickled(value, imports_main=imports_main)
+            except Exception:
+                return f" (it is {name!r}, to which {getattr(function, '__name__', 'it')!r} refers)"
+    return ""
+
+
+def _names_in(function: Any) -> Iterator[tuple[str, Any]]:
+    if inspect.isfunction(function):
+        names = inspect.getclosurevars(function)
+        yield from {**names.globals, **names.nonlocals}.items()
+
+
+class _Packer(ByValue):
+    def __init__(self, file: io.BytesIO, descriptor: int, imports_main: bool) -> None:
+        super().__init__(file, imports_main)
         self._descriptor = descriptor
         self._places: dict[int, tuple[int, str, tuple[int, ...]]] = {}
         self._kept: list[Tensor] = []  # an id is only good while its tensor lives

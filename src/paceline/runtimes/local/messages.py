@@ -12,6 +12,10 @@ from paceline.lifecycle.work import Work
 from paceline.training.layout import Layout
 
 
+class Running(msgspec.Struct, frozen=True, tag=True):
+    """The process has imported all that it needs, and calls the user's function."""
+
+
 class Enter(msgspec.Struct, frozen=True, tag=True):
     """A worker's model is in its segment, and it waits to begin."""
 
@@ -63,7 +67,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     ends_the_run: bool = True  # not an error of the user's own in one worker, which the others may survive
 
 
-ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Kept | Finished | Failed
+ToServer: TypeAlias = Running | Enter | Request | Push | Skip | Restart | Kept | Finished | Failed
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
+import io
 import os
 import pickle
-import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 import torch
@@ -18,7 +17,7 @@ from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.core.messages import Unit
 from paceline.lifecycle.work import Work
 from paceline.runtimes.local.channel import Channel, ClosedError
-from paceline.runtimes.local.memory import map_segment, unpack
+from paceline.runtimes.local.memory import map_segment, pickled, unpack
 from paceline.runtimes.local.messages import (
     Enter,
     Evaluate,
@@ -32,38 +31,32 @@ from paceline.runtimes.local.messages import (
     Push,
     Request,
     Restart,
+    Running,
     Skip,
     Stop,
     ToServer,
     ToWorker,
 )
+from paceline.runtimes.local.process_title import show_as
+from paceline.runtimes.local.surroundings import Surroundings
+from paceline.runtimes.local.zygote import Given
 from paceline.runtimes.pace import Pace
 from paceline.training.layout import Layout, Segment
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.worker import Worker, seed_everything
 from paceline.training.worker_state import unpacked
 
-PR_SET_PDEATHSIG = 1
+WORKER, EVALUATOR = "paceline worker", "paceline evaluator"
 
 
 class Stopped(BaseException):
     """The server ended the run: unwinds the user's loop. Not an Exception, so that a loop does not swallow it."""
 
 
-class Descriptors(msgspec.Struct, frozen=True):
-    """The ends of the pipes and the pieces of memory that a process inherits."""
-
-    reading: int
-    writing: int
-    segment: int
-    parcel: int
-
-
 class Assignment(msgspec.Struct, frozen=True):
     """All that one process is told beside what it is to run."""
 
     index: int
-    parent: int  # its process id
     seed: int
     epochs: int
     threads: int
@@ -71,6 +64,18 @@ class Assignment(msgspec.Struct, frozen=True):
     not_finite: str = "stop"
     pace: Pace | None = None
     kept: bytes | None = None  # of a run that is resumed: what its worker knew
+
+
+class Letter(NamedTuple):
+    """What a new process reads first."""
+
+    evaluates: bool
+    assignment: Assignment
+    surroundings: Surroundings
+
+    @property
+    def name(self) -> str:
+        return EVALUATOR if self.evaluates else f"{WORKER} {self.assignment.index}"
 
 
 class PipeLink:
@@ -93,13 +98,13 @@ class PipeLink:
     def begin(self, spec: OptimizerSpec) -> None:
         assert self._layout is not None
         try:
-            pickled = pickle.dumps(spec)
+            optimizer = pickled(spec)
         except Exception as problem:  # pickling runs code of the user's classes, which may raise anything
             raise ConfigurationError(
                 f"the optimizer cannot be sent to the server: {problem}; its class, arguments and scheduler must"
-                " stand at the top level of a module: functools.partial instead of lambda"
+                " be such that they can be pickled"
             ) from None
-        self.send(Enter(self._layout, pickled))
+        self.send(Enter(self._layout, optimizer))
         self._wait_for_go()
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
@@ -170,12 +175,30 @@ class PipeLink:
         return message
 
 
-def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
-    """The main function of a worker's process."""
-    _prepare(assignment)
+def run(given: Given) -> None:
+    """The main function of a process that was just forked."""
+    for descriptor, stream in ((given.output, sys.stdout), (given.errors, sys.stderr)):
+        os.dup2(descriptor, stream.fileno())
+        os.close(descriptor)
+        _write_lines_to_a_terminal(stream)
+    with open(given.letter, "rb") as file:
+        letter: Letter = pickle.load(file)
+    number = "e" if letter.evaluates else f"w{letter.assignment.index}"
+    show_as(letter.name, f"paceline {number}")
+    letter.surroundings.take_over(letter.name)
+    (_evaluate if letter.evaluates else _work)(given, letter)
+
+
+def _write_lines_to_a_terminal(stream: TextIO) -> None:
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())
+
+
+def _work(given: Given, letter: Letter) -> None:
+    assignment = letter.assignment
     index = assignment.index
-    channel: Channel[ToWorker, ToServer] = Channel(descriptors.reading, descriptors.writing, ToWorker)
-    link = PipeLink(channel, descriptors.segment)
+    channel: Channel[ToWorker, ToServer] = Channel(given.reading, given.writing, ToWorker)
+    link = PipeLink(channel, given.segment)
     pace = None if assignment.pace is None else assignment.pace.start(f"{assignment.seed}/{index}/speed")
     worker = Worker(
         index,
@@ -187,24 +210,27 @@ def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
         pace=pace,
         kept=None if assignment.kept is None else unpacked(assignment.kept),
     )
+
+    def act() -> None:
+        train = _functions(given, letter)[0]
+        link.send(Running())
+        train(worker)
+
     try:
-        problem = _problem_of(f"worker {index}", lambda: _parcel(descriptors)[0](worker))
+        problem = _problem_of(f"worker {index}", act)
         link.send(Finished() if problem is None else problem)
     except Stopped:
         return
 
 
-def run_evaluator(descriptors: Descriptors, assignment: Assignment) -> None:
-    """The main function of the evaluator's process: figures of every state of the model that the server hands over."""
-    _prepare(assignment)
-    channel: Channel[Evaluate | Stop, Evaluated | Failed] = Channel(
-        descriptors.reading, descriptors.writing, Evaluate | Stop
-    )
+def _evaluate(given: Given, letter: Letter) -> None:
+    """Figures of every state of the model that the server hands over."""
+    channel: Channel[Evaluate | Stop, Evaluated | Failed] = Channel(given.reading, given.writing, Evaluate | Stop)
 
     def serve() -> None:
-        evaluate = _parcel(descriptors)[1]
+        evaluate = _functions(given, letter)[1]
         while isinstance(message := channel.receive(), Evaluate):
-            state = map_segment(descriptors.segment, message.layout).state()
+            state = map_segment(given.segment, message.layout).state()
             channel.send(Evaluated(_figures(evaluate(state))))
 
     try:
@@ -215,24 +241,17 @@ def run_evaluator(descriptors: Descriptors, assignment: Assignment) -> None:
         return
 
 
-def _prepare(assignment: Assignment) -> None:
-    """It dies with its parent, leaves Ctrl-C to it, and begins with the same random numbers as the others."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != assignment.parent:
-        sys.exit(1)  # the parent died before the line above
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(assignment.threads)
-    seed_everything(assignment.seed)
-
-
-def _parcel(descriptors: Descriptors) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The functions of the user: what a worker runs, and what evaluates."""
+def _functions(given: Given, letter: Letter) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The functions of the user: what a worker runs, and what evaluates. All begin with the same random numbers."""
+    letter.surroundings.import_main()
+    torch.set_num_threads(letter.assignment.threads)
+    seed_everything(letter.assignment.seed)
     try:
-        content: tuple[Callable[..., Any], Callable[..., Any]] = unpack(descriptors.parcel)
+        content: tuple[Callable[..., Any], Callable[..., Any]] = unpack(given.parcel)
     except (AttributeError, ImportError) as problem:
         raise ConfigurationError(
             f"a new process cannot find what it is to run: {problem}; it must stand at the top level of a module or a"
-            " script, not in another function, a notebook or an interactive session"
+            " script that can be imported"
         ) from None
     return content
 

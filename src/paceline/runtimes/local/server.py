@@ -7,6 +7,7 @@ here is only when to measure, when to evaluate, and when the run is over.
 from __future__ import annotations
 
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from paceline.lifecycle.messages import (
     WorkRequested,
 )
 from paceline.lifecycle.resumption import resume
-from paceline.lifecycle.seats import State
+from paceline.lifecycle.seats import Seat, State
 from paceline.lifecycle.silence import Patience
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
@@ -49,10 +50,13 @@ from paceline.runtimes.local.messages import (
     Push,
     Request,
     Restart,
+    Running,
     Skip,
     ToServer,
 )
 from paceline.runtimes.local.port import LocalPort, WorkerFailedError, WorkerFailedWarning
+from paceline.runtimes.local.starting import Announcer, Stage, in_words
+from paceline.runtimes.local.surroundings import name_of_main
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
 from paceline.training.optimizers import warm_up
@@ -93,6 +97,8 @@ class LocalServer:
             if least is None:
                 self.lifecycle.staffing.wanted = workers
         self.loop = Loop()
+        self._launcher = launcher
+        self._announcer, self._asked_at, self._running = Announcer(), clock(), set[int]()
         self._gauge = Gauge(observers, epochs)
         self.port = LocalPort(
             self.lifecycle,
@@ -131,9 +137,10 @@ class LocalServer:
 
     def run(self) -> None:
         """Serve until every process has finished, or the loop is interrupted."""
+        self.loop.watch(self._launcher.zygote, self._launcher.zygote.hear)
         self._driver.start()
         self._evaluations.start()
-        warm_up()  # while the processes start
+        threading.Thread(target=warm_up, daemon=True).start()  # while the loop looks after processes that start
         if self._control is not None:
             self.loop.watch(self._control, self._receive_control)
         while not self.loop.interrupted and not self.lifecycle.over:
@@ -169,11 +176,29 @@ class LocalServer:
             self.port.wake_time = None
             self._driver.wake(now)
         self._end_the_stopped(now)
-        if self.port.aggregation is not None:
+        if self.port.aggregation is None:
+            self._say_how_far_the_start_is()
+        else:
             self._evaluations.ask_if_due(self.port.store, self.port.replicas, now)
             self._gauge.measure_if_due(self.port.store, self.lifecycle, now)
             if self._checkpoints is not None:
                 self._checkpoints.look(now)
+
+    def _say_how_far_the_start_is(self) -> None:
+        stages = [self._stage(seat) for seat in self.lifecycle.active]
+        line = self._announcer.news(self._clock() - self._asked_at, in_words(stages, name_of_main()))
+        if line:
+            self._gauge.starting(line)
+
+    def _stage(self, seat: Seat) -> Stage:
+        if seat.state is not State.STARTING:
+            return Stage.READY
+        if seat.index in self._running:
+            return Stage.RUNNING
+        process = self.port.processes.get(seat.index)
+        if process is not None and process.process.pid is not None:
+            return Stage.IMPORTING
+        return Stage.QUEUED if self._launcher.zygote.is_ready else Stage.WAITING
 
     def _note_own_pause(self, now: float) -> None:
         """A turn that took much longer than it may: this process stood still, and nobody can be blamed for that."""
@@ -222,6 +247,8 @@ class LocalServer:
         """Tell everybody that is still there that the run is over."""
         if self.port.aggregation is not None:
             self._gauge.measure(self.port.store, self.lifecycle, self.now)
+        else:
+            self._launcher.grace = 0.0  # they have nothing to finish
         self.port.stop_all()
         self.loop.close()
 
@@ -261,6 +288,8 @@ class LocalServer:
                 self._evaluations.every = self._evaluations.every or work.samples
             case Kept(state):
                 self.port.take_word(seat, state)
+            case Running():
+                self._running.add(seat)
             case Skip(samples, units):
                 self._deliver(BatchesSkipped(seat, samples, units))
             case Restart(samples, units):
