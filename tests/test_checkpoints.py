@@ -288,7 +288,7 @@ def batches_of(worker: Worker, link: FakeLink, keep_after: int | None = None) ->
     worker.keep("counted", counted)
     loader = DataLoader(TensorDataset(torch.arange(10.0).unsqueeze(1)), batch_size=2, shuffle=True)
     seen = []
-    for (x,) in worker.batches(loader):
+    for (x,) in worker.batches(loader, sharding="own"):
         link.keep_wanted = len(seen) + 1 == keep_after
         optimizer.zero_grad()
         loss = net(x).sum()

@@ -40,7 +40,7 @@ def train(worker):
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
     optimizer = worker.optimizer(model, torch.optim.AdamW, lr=1e-2)
     if "own" in sys.argv:
-        batches = worker.batches(DataLoader(data(), batch_size=8, shuffle=True))
+        batches = worker.batches(DataLoader(data(), batch_size=8, shuffle=True), sharding="own")
     else:
         batches = worker.batches(data(), batch_size=8)
     for number, (x, y) in enumerate(batches):

@@ -377,7 +377,7 @@ def own_loader(worker: Worker, processes: int = 0) -> None:
     optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
     x, y = data().tensors
     part = TensorDataset(x[worker.index :: 2], y[worker.index :: 2])
-    for x, y in worker.batches(DataLoader(part, batch_size=BATCH, num_workers=processes)):
+    for x, y in worker.batches(DataLoader(part, batch_size=BATCH, num_workers=processes), sharding="own"):
         push(optimizer, F.cross_entropy(net(x), y))
 
 

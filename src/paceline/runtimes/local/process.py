@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import pickle
 import signal
-import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +14,10 @@ import torch
 
 from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.core.messages import Unit
+from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work
 from paceline.runtimes.local.channel import Channel, ClosedError
+from paceline.runtimes.local.children import die_with, let_children_be_as_usual
 from paceline.runtimes.local.memory import map_segment, unpack
 from paceline.runtimes.local.messages import (
     Enter,
@@ -42,8 +42,6 @@ from paceline.training.layout import Layout, Segment
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.worker import Worker, seed_everything
 from paceline.training.worker_state import unpacked
-
-PR_SET_PDEATHSIG = 1
 
 
 class Stopped(BaseException):
@@ -82,8 +80,10 @@ class PipeLink:
         self._layout: Layout | None = None
         self._interrupted = False
         self._pushed = 0
-        self._next: Unit | None = None  # came along with the parameters
+        self._here: deque[Unit] = deque()  # came along with the parameters, or ahead of their use
         self._keeps = False
+        self.place = Place()
+        self.prefetches = True
 
     def enter(self, layout: Layout) -> Segment:
         self._layout = layout
@@ -103,14 +103,18 @@ class PipeLink:
         self._wait_for_go()
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
-        if self._next is not None:
-            unit, self._next = self._next, None
-            return unit, False
+        if self._here:
+            return self._here.popleft(), False
         self.send(Request(work))
         while not isinstance(message := self._receive(), Leased):
             assert isinstance(message, Interrupt), message
             self._interrupted = True
+        self._here.extend(message.ahead)
+        self.place = message.place or self.place
         return message.unit, message.parameters
+
+    def take(self) -> Unit | None:
+        return self._here.popleft() if self._here else None
 
     @property
     def keeps(self) -> bool:
@@ -157,8 +161,10 @@ class PipeLink:
             assert isinstance(message, Interrupt), message
         self._interrupted = False
         self._keeps = message.keep
+        self.place = message.place or self.place
         if message.unit is not None:
-            self._next = message.unit
+            self._here.append(message.unit)
+            self._here.extend(message.ahead)
 
     def _receive(self) -> ToWorker:
         try:
@@ -217,9 +223,8 @@ def run_evaluator(descriptors: Descriptors, assignment: Assignment) -> None:
 
 def _prepare(assignment: Assignment) -> None:
     """It dies with its parent, leaves Ctrl-C to it, and begins with the same random numbers as the others."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != assignment.parent:
-        sys.exit(1)  # the parent died before the line above
+    die_with(assignment.parent)
+    let_children_be_as_usual()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(assignment.threads)
     seed_everything(assignment.seed)
