@@ -180,7 +180,8 @@ class _Beginning:
 
     def __call__(self, number: int) -> None:
         information = get_worker_info()
-        vars(information)["dataset"] = information.dataset.dataset  # type: ignore[union-attr]
+        assert information is not None and isinstance(information.dataset, Fetcher)
+        object.__setattr__(information, "dataset", information.dataset.dataset)  # the user's: the object is frozen
         if self.worker_init_fn is not None:
             self.worker_init_fn(number)
 

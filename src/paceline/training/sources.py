@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
 class Fetcher(Dataset[Any]):
     """Turns what is wanted into batches; as a data set, for the loader processes of torch."""
 
-    def __init__(self, dataset: Any, collate_fn: Collate | None, items_are_batches: bool) -> None:
+    def __init__(self, dataset: Any, collate_fn: Collate | None, items_are_batches: bool = False) -> None:
         self.dataset = dataset
         self._collate_fn = collate_fn
         self._items_are_batches = items_are_batches
@@ -64,6 +64,11 @@ class Fetcher(Dataset[Any]):
         return item if self._collate_fn is None else self._collate_fn(item)
 
 
+def seed_of(seed: int, unit: Unit) -> int:
+    """Of what is random when this unit is fetched."""
+    return mixed(seed, unit.epoch, unit.part, unit.begin, 1)
+
+
 class Source:
     def __init__(self, fetcher: Fetcher, work: Work, order: Order, seed: int, *, items_are_batches: bool) -> None:
         self.fetcher = fetcher
@@ -74,8 +79,7 @@ class Source:
         self._orders: dict[tuple[int, int], Sequence[Any] | Tensor] = {}
 
     def wanted(self, unit: Unit) -> Wanted:
-        order = self._order_of(unit)
-        seed = mixed(self._seed, unit.epoch, unit.part, unit.begin, 1)
+        order, seed = self._order_of(unit), seed_of(self._seed, unit)
         if self._items_are_batches or self.work.whole is not None:
             return Wanted(order[unit.begin], seed)
         return Wanted(order[unit.begin : unit.end], seed)
