@@ -215,12 +215,17 @@ class Worker:
     @property
     def rank(self) -> int:
         """Its number among the workers of the group as it is now, from 0."""
-        return self._link.place.rank
+        return self._place("rank").rank
 
     @property
     def workers(self) -> int:
         """How many workers the group has now."""
-        return self._link.place.workers
+        return self._place("workers").workers
+
+    def _place(self, what: str) -> Place:
+        if self._replica is None:
+            raise ConfigurationError(f"worker.{what} is known once worker.optimizer was called: call that first")
+        return self._link.place
 
     def keep(self, name: str, thing: Any) -> None:
         """Make this part of every checkpoint, and give it back what it was if the run was resumed.
