@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -382,6 +383,30 @@ def own_loader(worker: Worker, processes: int = 0) -> None:
         push(optimizer, F.cross_entropy(net(x), y))
 
 
+# -- loader processes --
+
+
+def dies_with_loaders(worker: Worker, directory: str) -> None:
+    """Worker 1 is killed while its loader processes, which are stopped, have batches of the next steps."""
+    net = model()
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
+    where = Path(directory)
+    died = where / "died"
+    for number, (x, y) in enumerate(worker.batches(data(), batch_size=2, num_workers=2)):
+        push(optimizer, F.cross_entropy(net(x), y))
+        if worker.index == 1 and number == 2:
+            loaders = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+            for pid in loaders:
+                os.kill(pid, signal.SIGSTOP)
+            write(died, {"loaders": loaders, "method": multiprocessing.get_start_method()})
+            os.kill(os.getpid(), signal.SIGKILL)
+        if worker.index == 0 and number == 2:
+            before = worker.workers
+            wait_for(died)
+    if worker.index == 0:
+        write(where / "places", [before, worker.rank, worker.workers])
+
+
 # -- what goes wrong --
 
 
@@ -588,7 +613,7 @@ def train_resumable(worker: Worker) -> None:
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)).double()
     optimizer = worker.optimizer(net, torch.optim.AdamW, lr=0.01)
-    for x, y in worker.batches(data(), batch_size=BATCH):
+    for x, y in worker.batches(data(), batch_size=BATCH, num_workers=int(os.environ.get("LOADERS", "0"))):
         push(optimizer, F.cross_entropy(net(x), y))
         time.sleep(0.005)
 
