@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from paceline.core.messages import Unit
+from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work, WorkLedger
 from paceline.training.choices import UpdateOptions
 from paceline.training.layout import Layout, Segment, layout_of
@@ -39,6 +41,9 @@ class FakeLink:
         self.work: Work | None = None
         self.keep_wanted = False
         self.kept: list[bytes] = []
+        self.place = Place()
+        self.prefetches = True
+        self.here: deque[Unit] = deque()  # units that were leased ahead
         self.group_begins_with: torch.Tensor | None = None  # parameters of a group that this worker joins late
 
     def enter(self, layout: Layout) -> Segment:
@@ -62,13 +67,29 @@ class FakeLink:
         self.work = work
         if self.ledger is None:
             self.ledger = WorkLedger(work.samples, self.epochs)
-        return self.ledger.lease(0, work.batch_size), False
+        unit = self.here.popleft() if self.here else self.ledger.lease(0, work.batch_size)
+        self._top_up()
+        return unit, False
+
+    def take(self) -> Unit | None:
+        return self.here.popleft() if self.here else None
+
+    def _top_up(self) -> None:
+        """As a server does: as many ahead as the worker wants, beside the one that it is at."""
+        assert self.ledger is not None and self.work is not None
+        while self.ledger.leased_by(0) < 1 + self.work.ahead:
+            unit = self.ledger.lease(0, self.work.batch_size)
+            if unit is None:
+                return
+            self.here.append(unit)
 
     def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         self.pushed.append(Pushed(samples, units, loss, self.segment.gradient.clone(), squared_norm))
         self.store.apply([Contribution(self.segment.gradient, samples)], samples)
         if self.ledger is not None:
             self.ledger.finish(self.ledger.hand_in(0, units))
+            if self.work is not None and self.work.ahead:
+                self._top_up()
         self.segment.parameters.copy_(self.store.flat)
 
     def skip(self, samples: int, units: int) -> None:

@@ -128,9 +128,8 @@ class LifecycleGroup:
             case "push late":
                 self.push(seat, reads=False)
             case "skip":
-                samples = sum(unit.samples for unit in process.units) or 2
-                units, process.units = len(process.units), []
-                self.send(BatchesSkipped(seat, samples, units))
+                units = self.used_by(process)
+                self.send(BatchesSkipped(seat, sum(unit.samples for unit in units) or 2, len(units)))
                 self.ask_if_out_of_work(seat)
             case "finish":
                 process.does = ENDED
@@ -148,8 +147,8 @@ class LifecycleGroup:
     def push(self, seat: int, *, reads: bool = True) -> None:
         """Hand in what it computed. `reads`: it has read that it is interrupted, if it is."""
         process = self.processes[seat]
-        samples = sum(unit.samples for unit in process.units) or 2
-        units, process.units = process.units, []
+        units = self.used_by(process)
+        samples = sum(unit.samples for unit in units) or 2
         process.does = WAITING
         if process.interrupted and reads:
             process.interrupted = False
@@ -166,12 +165,24 @@ class LifecycleGroup:
             process.slot = Gradient(self.lifecycle.next_worker, 1)  # if it is welcome
         self.send(GradientPushed(seat, process.pushed, samples, len(units), 0.5))
 
+    def used_by(self, process: Process) -> list[Unit]:
+        """What its gradient is made of: one batch where it has others ahead, otherwise all that it gathered."""
+        number = 1 if self.work is not None and self.work.ahead else len(process.units)
+        used, process.units = process.units[:number], process.units[number:]
+        return used
+
     def look(self, seconds: float) -> None:
         """So much time passes without a word."""
         self.now += seconds
         if self.lifecycle.next_look <= self.now:
             self.outputs = self.lifecycle.look(self.now)
             self._obey_and_check()
+
+    def ask_ahead(self, seat: int) -> None:
+        """It asks for more in the middle of a gradient, as one that has several ahead may."""
+        if self.work is not None and self.work.ahead:
+            self.processes[seat].does = ASKING
+            self.send(WorkRequested(seat, self.work))
 
     def ask_if_out_of_work(self, seat: int) -> None:
         process = self.processes[seat]
@@ -231,13 +242,15 @@ class LifecycleGroup:
             case BeginGroup(seats):
                 assert not self.begun and all(self.processes[seat].does == WAITING for seat in seats)
                 self.begun = True
-            case Release(seat, unit, requested):
+            case Release(seat, unit, requested, ahead):
                 self._release(self.processes[seat], unit, requested)
-            case Lease(seat, unit):
+                self.processes[seat].units += ahead
+            case Lease(seat, unit, ahead):
                 process = self.processes[seat]
                 assert process.does == ASKING and not process.told_to_stop
-                process.does = FINISHING if unit is None else COMPUTING
-                process.units += [] if unit is None else [unit]
+                finishing = unit is None and self.lifecycle.seats[seat].state is State.FINISHING
+                process.does = FINISHING if finishing else COMPUTING
+                process.units += [*([] if unit is None else [unit]), *ahead]
             case Interrupt(seat):
                 process = self.processes[seat]
                 assert process.does in (COMPUTING, ASKING) and not process.interrupted, "interrupts pile up"

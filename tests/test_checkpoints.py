@@ -288,7 +288,7 @@ def batches_of(worker: Worker, link: FakeLink, keep_after: int | None = None) ->
     worker.keep("counted", counted)
     loader = DataLoader(TensorDataset(torch.arange(10.0).unsqueeze(1)), batch_size=2, shuffle=True)
     seen = []
-    for (x,) in worker.batches(loader):
+    for (x,) in worker.batches(loader, sharding="own"):
         link.keep_wanted = len(seen) + 1 == keep_after
         optimizer.zero_grad()
         loss = net(x).sum()
@@ -323,20 +323,25 @@ def test_only_a_thing_with_a_state_can_be_kept_and_only_once() -> None:
 # -- real runs that are killed --
 
 
-def run_of(directory: Path, workers: int, text: str, kill_at: int | None) -> subprocess.CompletedProcess[str]:
+def run_of(
+    directory: Path, workers: int, text: str, kill_at: int | None, loaders: int = 0
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, functions.__file__, "resumable", str(directory), str(workers), text, str(kill_at or 0)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, "LOADERS": str(loaders)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "text"), [(1, "asp"), (3, "bsp")])
-def test_a_run_that_was_killed_twice_ends_in_the_same_bits(workers: int, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers", "text", "loaders"), [(1, "asp", 0), (3, "bsp", 0), (3, "bsp", 1)])
+def test_a_run_that_was_killed_twice_ends_in_the_same_bits(
+    workers: int, text: str, loaders: int, tmp_path: Path
+) -> None:
     whole = run_of(tmp_path / "whole", workers, text, None)
     assert whole.returncode == 0, whole.stderr
     for kill_at in (25, 15):
-        killed = run_of(tmp_path / "killed", workers, text, kill_at)
+        killed = run_of(tmp_path / "killed", workers, text, kill_at, loaders)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = run_of(tmp_path / "killed", workers, text, None)
+    resumed = run_of(tmp_path / "killed", workers, text, None, loaders)
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout == whole.stdout != ""
     trace = Trace(tmp_path / "killed" / "trace.jsonl")

@@ -471,6 +471,9 @@ def happen(group: LifecycleGroup, choice: int, kind: int) -> None:
     if kind == 7 and group.begun:
         group.resume()
         return
+    if action == "push" and kind == 9:
+        group.ask_ahead(seat)
+        return
     if action == "push" and kind in (1, 2):
         action = ("skip", "push late")[kind - 1]
     elif kind == 3:
@@ -482,7 +485,7 @@ def happen(group: LifecycleGroup, choice: int, kind: int) -> None:
     group.act(action, seat)
 
 
-WORKS = [None, Work(9, 2), Work(9, 2, "static"), Work(30, 4)]
+WORKS = [None, Work(9, 2), Work(9, 2, "static"), Work(30, 4), Work(30, 2, ahead=3), Work(24, 2, "static", ahead=2)]
 
 
 @settings(deadline=None, max_examples=150)

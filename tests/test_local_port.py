@@ -27,6 +27,7 @@ from paceline.lifecycle.messages import (
     MakeUpdate,
     ModelArrived,
     Part,
+    Place,
     ProcessDied,
     Release,
     SetAside,
@@ -117,7 +118,7 @@ def begun(group: Group) -> list[Segment]:
     for seat in (0, 1):
         group.lifecycle.handle(ModelArrived(seat), 0.0)
         group.port.release(Release(seat))
-        assert group.said(seat) == [sent.Go()]
+        assert group.said(seat) == [sent.Go(place=Place(1, 2) if seat else None)]
     return segments
 
 
@@ -153,15 +154,15 @@ def test_an_update_is_made_of_what_lies_in_the_slots_or_was_set_aside(group: Gro
 
 def test_what_a_process_is_told(group: Group) -> None:
     begun(group)
-    unit = Unit(0, 4, 8)
+    unit, later = Unit(0, 4, 8), Unit(0, 8, 12)
     group.port.release(Release(0, unit))
-    group.port.release(Release(0, unit, requested=True))
+    group.port.release(Release(0, unit, requested=True, ahead=(later,)))
     group.port.lease(Lease(0, None))
     group.port.interrupt(Interrupt(0))
     group.port.dismiss(Dismiss(0))
     assert group.said(0) == [
-        sent.Go(unit),
-        sent.Leased(unit, parameters=True),
+        sent.Go(unit, place=Place(0, 2)),  # it did not know of the other yet
+        sent.Leased(unit, parameters=True, ahead=(later,)),
         sent.Leased(None),
         sent.Interrupt(),
         sent.Stop(),

@@ -27,7 +27,7 @@ import os, signal, sys
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 NOISE = torch.randn(4)  # a process draws this after it was seeded
 
@@ -36,18 +36,31 @@ def data():
     x = torch.randn(240, 8, generator=generator)
     return TensorDataset(x, (x.sum(1) > 0).long())
 
+class Noisy(Dataset):
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        x, y = self.data[index]
+        return x + 0.1 * torch.randn(8), y
+
 def train(worker):
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
     optimizer = worker.optimizer(model, torch.optim.AdamW, lr=1e-2)
     if "own" in sys.argv:
-        batches = worker.batches(DataLoader(data(), batch_size=8, shuffle=True))
+        batches = worker.batches(DataLoader(data(), batch_size=8, shuffle=True), sharding="own")
+    elif "loaders" in sys.argv:
+        batches = worker.batches(DataLoader(Noisy(data()), batch_size=8, shuffle=True, num_workers=1))
     else:
         batches = worker.batches(data(), batch_size=8)
     for number, (x, y) in enumerate(batches):
         if os.environ.get("KILLED") == str(worker.index) and number == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x + NOISE.mean()), y)
+        loss = F.cross_entropy(model(x + NOISE.mean()), y) * (1 + 0.01 * worker.workers)
         if os.environ.get("CHANGED") and number == 5:
             loss = 2 * loss
         loss.backward()
@@ -118,7 +131,16 @@ class InterruptAt(Observer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "arguments"), [("asp", ("own",)), ("bsp", ("own",)), ("backup:late=interrupt", ())])
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("asp", ("own",)),
+        ("bsp", ("own",)),
+        ("backup:late=interrupt", ()),
+        ("bsp", ("loaders",)),
+        ("backup:late=interrupt", ("loaders",)),
+    ],
+)
 def test_a_run_with_a_death_and_a_resumption_is_trained_again_to_the_bit(
     text: str, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -312,7 +312,7 @@ def test_batches_of_a_data_set_need_a_size_and_a_known_sharding() -> None:
         worker.batches(data())
     with pytest.raises(ConfigurationError, match="unknown stale 'often'; there are: auto, correct, none"):
         Worker(0, FakeLink(), seed=0).optimizer(net(), torch.optim.SGD, stale="often", lr=0.1)
-    with pytest.raises(ConfigurationError, match="unknown sharding 'fair'; there are: dynamic, static"):
+    with pytest.raises(ConfigurationError, match="unknown sharding 'fair'; there are: dynamic, static, own"):
         worker.batches(data(), 4, sharding="fair")
 
 
@@ -325,18 +325,18 @@ def test_the_server_is_told_what_is_wanted() -> None:
 
 def test_batches_of_ones_own_are_taken_as_they_come() -> None:
     loader = DataLoader(data(), batch_size=8)
-    with pytest.raises(ConfigurationError, match="a DataLoader takes its batches as they come, without batch_size"):
+    with pytest.raises(ConfigurationError, match="a DataLoader takes batch_size, collate_fn and the like from the"):
         worker_of(FakeLink()).batches(loader, 8)
     with pytest.raises(ConfigurationError, match="a generator takes its batches as they come"):
         worker_of(FakeLink()).batches((x for x in ()), sharding="static")
 
 
-def test_a_data_loader_is_walked_through_once_per_epoch_and_its_samples_are_counted() -> None:
+def test_a_data_loader_of_ones_own_is_walked_through_once_per_epoch_and_its_samples_are_counted() -> None:
     model = net()
     link = FakeLink(epochs=3)
     worker = worker_of(link)
     optimizer = worker.optimizer(model, torch.optim.SGD, lr=0.1)
-    for x, y in worker.batches(DataLoader(data(), batch_size=8)):
+    for x, y in worker.batches(DataLoader(data(), batch_size=8), sharding="own"):
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -377,8 +379,32 @@ def own_loader(worker: Worker, processes: int = 0) -> None:
     optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
     x, y = data().tensors
     part = TensorDataset(x[worker.index :: 2], y[worker.index :: 2])
-    for x, y in worker.batches(DataLoader(part, batch_size=BATCH, num_workers=processes)):
+    for x, y in worker.batches(DataLoader(part, batch_size=BATCH, num_workers=processes), sharding="own"):
         push(optimizer, F.cross_entropy(net(x), y))
+
+
+# -- loader processes --
+
+
+def dies_with_loaders(worker: Worker, directory: str) -> None:
+    """Worker 1 is killed while its loader processes, which are stopped, have batches of the next steps."""
+    net = model()
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
+    where = Path(directory)
+    died = where / "died"
+    for number, (x, y) in enumerate(worker.batches(data(), batch_size=2, num_workers=2)):
+        push(optimizer, F.cross_entropy(net(x), y))
+        if worker.index == 1 and number == 2:
+            loaders = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+            for pid in loaders:
+                os.kill(pid, signal.SIGSTOP)
+            write(died, {"loaders": loaders, "method": multiprocessing.get_start_method()})
+            os.kill(os.getpid(), signal.SIGKILL)
+        if worker.index == 0 and number == 2:
+            before = worker.workers
+            wait_for(died)
+    if worker.index == 0:
+        write(where / "places", [before, worker.rank, worker.workers])
 
 
 # -- what goes wrong --
@@ -517,18 +543,24 @@ def thousands_of_updates_beside_a_sleeper(worker: Worker, directory: str) -> Non
 
 
 def dies_with_a_living_child(worker: Worker, directory: str) -> None:
-    """A child, such as a loader's, holds the worker's pipes for longer than anybody wants to wait."""
+    """A child that outlives the worker (one of its main thread would not) holds its pipes for very long."""
     net = model()
     optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
     for number, (x, y) in enumerate(worker.batches(data(), batch_size=4)):
         push(optimizer, F.cross_entropy(net(x), y))
         if worker.index == 1 and number == 1:
-            child = os.fork()
-            if child == 0:
-                time.sleep(10 * PATIENCE)
-                os._exit(0)
-            write(Path(directory) / "child", child)
+            forking = threading.Thread(target=_fork, args=(Path(directory) / "child",))
+            forking.start()
+            forking.join()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fork(told: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(10 * PATIENCE)
+        os._exit(0)
+    write(told, child)
 
 
 SHORT_LIVED = 4
@@ -581,7 +613,7 @@ def train_resumable(worker: Worker) -> None:
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)).double()
     optimizer = worker.optimizer(net, torch.optim.AdamW, lr=0.01)
-    for x, y in worker.batches(data(), batch_size=BATCH):
+    for x, y in worker.batches(data(), batch_size=BATCH, num_workers=int(os.environ.get("LOADERS", "0"))):
         push(optimizer, F.cross_entropy(net(x), y))
         time.sleep(0.005)
 

@@ -97,11 +97,12 @@ class WorkerReturned(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defau
     forgot: bool = False  # the process does not know what the old one knew: that came too late for the checkpoint
 
 
-class DataOpened(msgspec.Struct, frozen=True, tag=True, gc=False):
+class DataOpened(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):
     """The group shares a data set of so many samples, for so many epochs. A note for the ledger."""
 
     samples: int
     epochs: int
+    whole: int | None = None  # samples of an epoch, where a sampler makes whole batches, and `samples` is their number
 
 
 class UnitsReturned(msgspec.Struct, frozen=True, tag=True, gc=False):

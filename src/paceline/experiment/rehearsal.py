@@ -13,6 +13,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from paceline.core.messages import (
+    NO_WORK_LEFT,
     NOT_STALE,
     BatchSkipped,
     DataOpened,
@@ -21,11 +22,13 @@ from paceline.core.messages import (
     Unit,
     UnitsReturned,
     WorkerJoined,
+    WorkerLeft,
     WorkerReturned,
 )
 from paceline.experiment.following import Follower
 from paceline.experiment.retraining import refuse_another_rule
 from paceline.experiment.run_files import Configuration
+from paceline.lifecycle.messages import Place
 from paceline.lifecycle.watch import INTERRUPTED, SILENT
 from paceline.recording.trace import Trace
 from paceline.training.choices import UpdateOptions
@@ -41,16 +44,19 @@ class Script(NamedTuple):
     process_of: dict[int, int]  # worker id -> its process
     units: dict[int, deque[Unit]]  # process -> what it was given, in order, as far as it computed it
     first_version: dict[int, int]  # worker id -> of its first gradient
+    first: list[int]  # the processes that began together
     resumed: bool
 
 
 def read_ahead(trace: Trace) -> Script:
-    script = Script({}, {}, {}, any(_is_resumed(record.event) for record in trace))
+    script = Script({}, {}, {}, [], any(_is_resumed(record.event) for record in trace))
     clocks: dict[int, int] = {}
     for record in trace:  # who is who comes first: a note about a worker may come before it has joined
         event = record.event
         if isinstance(event, WorkerJoined):
             script.process_of[event.worker] = event.worker if event.process is None else event.process
+            if record.now == 0.0:
+                script.first.append(event.worker)
     for record in trace:
         event = record.event
         given: tuple[Unit, ...] = ()
@@ -85,6 +91,7 @@ class LoopFollower(Follower):
         self._script = read_ahead(trace)
         self._loops: dict[int, RehearsedLoop] = {}
         self._let_in: set[int] = set()  # workers that were given parameters
+        self._here = dict.fromkeys(self._script.first)  # processes that train, or have run out of work
 
     def close(self) -> None:
         for loop in self._loops.values():
@@ -93,6 +100,8 @@ class LoopFollower(Follower):
     # -- what happens --
 
     def note(self, event: Event, now: float) -> None:
+        if isinstance(event, WorkerJoined):
+            self._here[self._script.process_of[event.worker]] = None
         match event:
             case WorkerJoined(worker, None):
                 self._begin(worker, early=now == 0.0)
@@ -100,8 +109,10 @@ class LoopFollower(Follower):
                 self._of(worker).run_to(PUSH)  # others had been given its samples
             case WorkerJoined(worker, _, _, True, forgot) | WorkerReturned(worker, forgot):
                 self._begin_again(worker, forgot)
-            case DataOpened(samples):
-                self.store.epoch_samples = samples
+            case DataOpened(samples, _, whole):
+                self.store.epoch_samples = samples if whole is None else whole
+            case WorkerLeft(worker, reason) if reason != NO_WORK_LEFT:
+                self._here.pop(self._script.process_of[worker], None)
             case BatchSkipped(worker):
                 self._of(worker).run_to(SKIP)
             case UnitsReturned(worker, _, reason) if reason == INTERRUPTED:
@@ -136,9 +147,11 @@ class LoopFollower(Follower):
         return self._loops[self._script.process_of[worker]]
 
     def _give(self, worker: int) -> None:
-        segment = self._of(worker).segment
-        assert segment is not None
-        segment.parameters.copy_(self.store.flat)
+        loop = self._of(worker)
+        assert loop.segment is not None
+        loop.segment.parameters.copy_(self.store.flat)
+        here = sorted(self._here)
+        loop.place = Place(here.index(loop.index), len(here)) if loop.index in self._here else loop.place
 
     def _begin(self, process: int, *, early: bool) -> None:
         """`early`: with the group; otherwise it gets the group's buffers."""

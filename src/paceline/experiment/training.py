@@ -326,15 +326,31 @@ def fit(
     scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
     scheduler_every: int | None = None,
     metric: Callable[[Tensor, Tensor], Tensor] | None = None,
+    collate_fn: Callable[[Any], Any] | None = None,
+    num_workers: int = 0,
     **options: Any,
 ) -> RunResult:
     """Train `model` on a data set of (input, target) without writing a loop; it holds the result afterwards.
 
     `optimizer`: a class or a partial of one, as in partial(torch.optim.SGD, lr=0.1). On `test`, if given, loss and
-    accuracy (or `metric`) are computed beside training. All other options are those of `launch`.
+    accuracy (or `metric`) are computed beside training. `collate_fn` makes a batch of samples, and `num_workers` loader
+    processes of every worker load batches ahead. All other options are those of `launch`.
     """
     refuse_inside_a_worker()
-    task = Task(model, loss, train, test, optimizer, batch_size, sharding, scheduler, scheduler_every, metric)
+    task = Task(
+        model,
+        loss,
+        train,
+        test,
+        optimizer,
+        batch_size,
+        sharding,
+        scheduler,
+        scheduler_every,
+        metric,
+        collate_fn,
+        num_workers,
+    )
     task.optimizer_parts()  # its errors come before anything starts
     result = launch(task.learn, evaluate=None if test is None else task.evaluate, **options)
     model.load_state_dict(result.model_state)

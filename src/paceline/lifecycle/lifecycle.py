@@ -107,13 +107,17 @@ class Lifecycle(Watch):
             self._note_return(worker, units, SILENT, now)
         if self.silence is not None:
             for output in self._outputs:
-                if isinstance(output, OWE_A_WORD) and not (isinstance(output, Lease) and output.unit is None):
+                if isinstance(output, OWE_A_WORD) and not self._comes_to_its_end(output):
                     self.silence.told(output.seat, now)
+
+    def _comes_to_its_end(self, output: Output) -> bool:
+        """It was told that there is no work left, and has none."""
+        return isinstance(output, Lease) and output.unit is None and not self.samples.leased_by(self.seats[output.seat])
 
     def _serve(self, now: float) -> None:
         """Those who wait for work, or for nothing any more."""
-        for seat in self._opening.answered():
-            self._give_work(seat, now)
+        if asking := self._opening.answered():
+            self._give_work(asking, now)
         if self.parked:
             self._employ_parked(now)
         if self.silent and self._nothing_left():
@@ -172,6 +176,7 @@ class Lifecycle(Watch):
         seat.interrupted = False
         self.staffing.note_push()
         if self.trains:
+            seat.gathers = len(units) or seat.gathers
             self.samples.hand_in(seat.worker, len(units))
             self.round.push(seat.worker, event.samples)
         self._orders.follow(record.commands)
@@ -209,7 +214,7 @@ class Lifecycle(Watch):
     def _request(self, event: WorkRequested, now: float) -> None:
         seat = self.seats[event.seat]
         if seat.state in ON_THEIR_WAY_OUT:
-            self._give_work(seat, now)
+            self._give_work([seat], now)
             return
         if seat.state in (State.STARTING, State.READY):
             raise ConfigurationError(
@@ -218,10 +223,10 @@ class Lifecycle(Watch):
         seat.asks = True
         seat.work = event.work
         if self.samples.open(event.work, seat.index, self.seats.values(), len(self.active)):
-            self._outputs.append(Record(now, DataOpened(event.work.samples, self.samples.epochs)))
+            self._outputs.append(Record(now, DataOpened(event.work.samples, self.samples.epochs, event.work.whole)))
         if seat.state is State.SILENT:
             self.samples.recall(seat.worker)
-            seat.change(Change.SPOKE)
+            self._change(seat, Change.SPOKE)
             self.parked[seat.index] = self.silent.pop(seat.index)
         elif seat.state is not State.PARKED:  # it came back to a group that was resumed, and goes on waiting
             self._opening.ask(seat)
@@ -238,7 +243,7 @@ class Lifecycle(Watch):
         if seat.away:
             self._return(seat, now)
         else:
-            seat.change(Change.MODEL_ARRIVED)
+            self._change(seat, Change.MODEL_ARRIVED)
             if self.begun:
                 self._join(seat, now)
             else:
@@ -325,7 +330,7 @@ class Lifecycle(Watch):
         for seat in active[wanted:]:
             computes = seat.worker in self.members and seat.worker not in self.coordinator.progress.waiting
             if computes and not seat.away and seat.worker not in self.coordinator.progress.newcomers:
-                seat.change(Change.ASKED_TO_LEAVE)
+                self._change(seat, Change.ASKED_TO_LEAVE)
             else:
                 self._dismiss(seat, now)
         if not self.begun:

@@ -14,6 +14,13 @@ from paceline.core.messages import DeadlinePassed, Gradient, GradientArrived, Re
 from paceline.lifecycle.work import Work
 
 
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of a process among those that train: its number, from 0, and how many they are."""
+
+    rank: int = 0
+    workers: int = 1
+
+
 class ModelArrived(msgspec.Struct, frozen=True, gc=False):
     """A process has made its model, and waits to begin."""
 
@@ -106,14 +113,16 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
     seat: int
     unit: Unit | None
+    ahead: tuple[Unit, ...] = ()  # further ones, for later
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Give a process that waits the newest parameters, and its next unit of work if there is one; it goes on."""
+    """Give a process that waits the newest parameters, and more work if there is some; it goes on."""
 
     seat: int
     unit: Unit | None = None
     requested: bool = False  # it was parked: this is the answer to its request for work
+    ahead: tuple[Unit, ...] = ()  # further ones, for later
 
 
 class Interrupt(msgspec.Struct, frozen=True, gc=False):

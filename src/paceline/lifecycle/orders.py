@@ -7,6 +7,7 @@ whose process goes on before its fate is decided is set aside first.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from typing_extensions import assert_never
 
@@ -18,6 +19,7 @@ from paceline.core.messages import (
     Gradient,
     InterruptWorker,
     SendParameters,
+    Unit,
 )
 from paceline.lifecycle.messages import Discard, Interrupt, MakeUpdate, Output, Part, Release, SetAside
 from paceline.lifecycle.rounds import Round
@@ -77,11 +79,14 @@ class Orders(TimedOrders):
     def follow(self, commands: tuple[Command, ...]) -> None:
         """Those who go on together are served in the order of their ids: who gets which work does not hang on who came
         first, so that a run in which nobody is ahead is the same each time."""
-        released = [command.worker for command in commands if isinstance(command, SendParameters)]
-        following = iter(sorted(released))
+        released = sorted(command.worker for command in commands if isinstance(command, SendParameters))
+        following = iter(released)
+        dealt: dict[int, tuple[Unit, ...]] | None = None
         for command in commands:
             if isinstance(command, SendParameters):
-                self._release(self._members[next(following)])
+                if dealt is None:  # after what was discarded, which gives units back
+                    dealt = self._deal([self._members[worker] for worker in released])
+                self._release(self._members[next(following)], dealt)
             elif isinstance(command, ApplyUpdate):
                 self._update(command)
             elif isinstance(command, DiscardGradient):
@@ -110,13 +115,16 @@ class Orders(TimedOrders):
         seat = self._members.get(gradient.worker)
         return -1 if seat is None else seat.index
 
-    def _release(self, seat: Seat) -> None:
+    def _release(self, seat: Seat, dealt: dict[int, tuple[Unit, ...]]) -> None:
         self._round.pull(seat.worker)
         if seat.state is not State.LEAVING:  # otherwise it is dismissed with this event
             self.set_aside(seat)
-            self.send_on(seat)
+            self._send_on(seat, dealt)
 
     def send_on(self, seat: Seat) -> None:
+        self._send_on(seat, self._deal([seat]))
+
+    def _send_on(self, seat: Seat, dealt: dict[int, tuple[Unit, ...]]) -> None:
         """Its next work comes along. A process that is away gets both when it is here."""
         if seat.late is not None:
             self.late.append(seat)
@@ -124,9 +132,15 @@ class Orders(TimedOrders):
         seat.version = self._progress.version
         if seat.away:
             return
-        requested = seat.reserved is not None
-        unit, seat.reserved = seat.reserved or self._samples.lease_if_idle(seat), None
-        self.outputs.append(Release(seat.index, unit, requested))
+        requested = bool(seat.reserved)
+        units, seat.reserved = seat.reserved or dealt[seat.worker], ()
+        self.outputs.append(Release(seat.index, units[0] if units else None, requested, units[1:]))
+
+    def _deal(self, seats: Sequence[Seat]) -> dict[int, tuple[Unit, ...]]:
+        """By worker: the work that comes along with parameters."""
+        able = [seat for seat in seats if seat.late is None and not (seat.away or seat.reserved)]
+        dealt = self._samples.deal(able, len(self._members))
+        return {seat.worker: units for seat, units in zip(able, dealt, strict=True)}
 
     def set_aside(self, seat: Seat) -> None:
         """Its latest gradient, if that has no fate yet."""

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import NO_WORK_LEFT, Event, Record, Unit, UnitsReturned, WorkerJoined, WorkerLeft
-from paceline.lifecycle.messages import BeginGroup, Dismiss, Lease, Output, StartProcess
+from paceline.lifecycle.messages import BeginGroup, Dismiss, Lease, Output, Place, StartProcess
 from paceline.lifecycle.opening import Opening
 from paceline.lifecycle.orders import Orders, TimedOrders
 from paceline.lifecycle.rounds import Round
 from paceline.lifecycle.samples import Samples
-from paceline.lifecycle.seats import ON_THEIR_WAY_OUT, Change, Seat, State
+from paceline.lifecycle.seats import ON_THEIR_WAY_OUT, WITHOUT_A_PLACE, Change, Seat, State
 from paceline.lifecycle.silence import Patience, Silence
 from paceline.lifecycle.staffing import Staffing
 
@@ -58,6 +58,7 @@ class Roster:
         self._opening = Opening()
         self.ended = 0  # processes
         self._outputs: list[Output] = []
+        self._places: dict[int, Place] | None = None  # None: somebody came or went since they were last asked for
         self._orders = (
             Orders(coordinator, self.members, self.samples, self.round)
             if trains
@@ -74,11 +75,22 @@ class Roster:
         """The processes that the group has, or will have."""
         return [seat for seat in self.seats.values() if seat.state not in ON_THEIR_WAY_OUT]
 
+    def place_of(self, index: int) -> Place:
+        """Of a process among those that train, or have run out of work: what it can take its part of the data by."""
+        if self._places is None:
+            here = [seat.index for seat in self.seats.values() if seat.state not in WITHOUT_A_PLACE]
+            self._places = {index: Place(rank, len(here)) for rank, index in enumerate(here)}
+        return self._places.get(index, Place())
+
     @property
     def trained(self) -> list[int]:
         """The seats whose model is the group's: of members, and of processes that only ran out of work."""
         workers = dict.fromkeys(self.round.workers)
         return [seat.index for seat in self.seats.values() if seat.worker in workers]
+
+    def _change(self, seat: Seat, change: Change) -> None:
+        seat.change(change)
+        self._places = None
 
     def _decide(self, event: Event, now: float) -> None:
         self._note(self.coordinator.handle(event, now))
@@ -89,17 +101,25 @@ class Roster:
 
     # -- work --
 
-    def _give_work(self, seat: Seat, now: float) -> None:
-        if seat.state in ON_THEIR_WAY_OUT:
-            self._dismiss_if_leaving(seat, now)
-            return
-        unit = None if seat.state is State.FINISHING else self.samples.lease(seat)
-        if unit is not None or seat.state is State.FINISHING or self.samples.has_leased(seat):
+    def _give_work(self, seats: Sequence[Seat], now: float) -> None:
+        """To these, which ask for it."""
+        able = [seat for seat in seats if seat.state not in (*ON_THEIR_WAY_OUT, State.FINISHING)]
+        dealt = self.samples.deal(able, len(self.members), asked=True)
+        given = {seat.index: units for seat, units in zip(able, dealt, strict=True)}
+        for seat in seats:
+            if seat.state in ON_THEIR_WAY_OUT:
+                self._dismiss_if_leaving(seat, now)
+            else:
+                self._answer(seat, given.get(seat.index, ()), now)
+
+    def _answer(self, seat: Seat, units: tuple[Unit, ...], now: float) -> None:
+        if units or seat.state is State.FINISHING or self.samples.leased_by(seat):
             seat.asks = False
-            self._outputs.append(Lease(seat.index, unit))  # None: it gathers batches, and this was the last one
+            # None: it has others, and these are the last ones.
+            self._outputs.append(Lease(seat.index, units[0] if units else None, units[1:]))
             return
         # It leaves the group, so that nobody waits for it, but its process stays: work may come back.
-        seat.change(Change.RAN_OUT)
+        self._change(seat, Change.RAN_OUT)
         self.parked[seat.index] = seat
         self._leave(seat, NO_WORK_LEFT, now)
 
@@ -123,7 +143,7 @@ class Roster:
     def _join(self, seat: Seat, now: float) -> None:
         if seat.state is State.PARKED:
             self._rename(seat)
-            seat.reserved = self.samples.lease(seat)
+            (seat.reserved,) = self.samples.deal([seat], len(self.members) + 1, asked=True)
             seat.asks = False
         self._join_as_named(seat, now)
 
@@ -134,7 +154,7 @@ class Roster:
         seat.void -= self.samples.take_up(before, seat.worker)
 
     def _join_as_named(self, seat: Seat, now: float, *, dropped: bool = False) -> None:
-        seat.change(Change.JOINED)
+        self._change(seat, Change.JOINED)
         self.members[seat.worker] = seat
         process = None if seat.worker == seat.index else seat.index
         renewed, seat.renewed = seat.renewed, False
@@ -151,7 +171,7 @@ class Roster:
         if self.samples.all_done:
             for seat in self._idle():
                 del self.parked[seat.index]
-                seat.change(Change.TOLD_TO_FINISH)
+                self._change(seat, Change.TOLD_TO_FINISH)
                 self._outputs.append(Lease(seat.index, None))
 
     def _idle(self) -> list[Seat]:
@@ -168,7 +188,7 @@ class Roster:
             self._orders.set_aside(seat)  # its process may come back, under another id
             self.round.leave(seat.worker, reason)
             self._note_return(seat.worker, self.samples.left(seat.worker), reason, now)
-        seat.reserved = seat.late = None
+        seat.reserved, seat.late = (), None
         seat.interrupted = False
         self._decide(WorkerLeft(seat.worker, reason), now)
 
@@ -181,7 +201,7 @@ class Roster:
             self._dismiss(seat, now)
 
     def _dismiss(self, seat: Seat, now: float, reason: str = MADE_SMALLER) -> None:
-        seat.change(Change.TOLD_TO_STOP)
+        self._change(seat, Change.TOLD_TO_STOP)
         self._let_go(seat, reason, now)
         self._outputs.append(Dismiss(seat.index))
 
@@ -196,7 +216,7 @@ class Roster:
     def _end(self, seat: Seat, reason: str, now: float) -> None:
         if seat.state is State.GONE:
             return
-        seat.change(Change.ENDED)
+        self._change(seat, Change.ENDED)
         self.ended += 1
         if self.silence is not None:
             self.silence.forget(seat.index)

@@ -5,7 +5,7 @@ Of batches of their own nobody knows the number, and nobody can give them back: 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -59,24 +59,54 @@ class Samples:
                 f"worker {asked_by} wants {work.sharding} batches of {work.samples} samples, others"
                 f" {self._work.sharding} batches of {self._work.samples}: all must share one data set in one way"
             )
+        if work.check != self._work.check:
+            raise ConfigurationError(
+                f"the data set of worker {asked_by}, or its order, is not that of the others: all must have the same;"
+                " what is random in a sampler must come from torch's, NumPy's or Python's own random numbers, or from"
+                " its `generator`; if each worker shall have a part of its own, give a DataLoader and sharding='own'"
+            )
         return False
 
-    def lease(self, seat: Seat) -> Unit | None:
-        """The next unit of what this process asks for."""
-        if self.ledger is None or seat.work is None or seat.state is State.LEAVING:
-            return None
-        unit = self.ledger.lease(seat.worker, seat.work.batch_size, seat.part)
-        if unit is None and self.ledger.available:
-            self.recalled.append(self.ledger.recall())
-            unit = self.ledger.lease(seat.worker, seat.work.batch_size, seat.part)
+    def deal(self, seats: Sequence[Seat], sharers: int, *, asked: bool = False) -> list[tuple[Unit, ...]]:
+        """What each of these processes is given now: the units of its next gradient and some ahead, as far as it does
+        not have them, as with two steps per batch. `asked`: it asks for one more.
+
+        They are dealt one by one, like cards, so that who computes what does not hang on how many are ahead. `sharers`:
+        the members that share the rest. Towards the end nobody gets more ahead than its share of that, or the slow ones
+        would have to finish alone.
+        """
+        given: list[list[Unit]] = [[] for _ in seats]
+        going = list(zip(seats, given, strict=True))
+        while going:
+            going = [(seat, units) for seat, units in going if self._deal_one(seat, units, sharers, asked)]
+        return [tuple(units) for units in given]
+
+    def _deal_one(self, seat: Seat, units: list[Unit], sharers: int, asked: bool) -> bool:
+        ledger, work = self.ledger, seat.work
+        if ledger is None or work is None or seat.state is State.LEAVING:
+            return False
+        needs = (asked and not units) or self.leased_by(seat) < seat.gathers
+        if not needs:
+            left = -(-ledger.remaining // work.batch_size) if work.ahead else 0
+            if self.leased_by(seat) >= seat.gathers + min(work.ahead, left // max(1, sharers)):
+                return False
+        unit = self._lease(seat, ledger, work, needs)
+        if unit is None:
+            return False
+        units.append(unit)
+        return True
+
+    def _lease(self, seat: Seat, ledger: WorkLedger, work: Work, needs: bool) -> Unit | None:
+        """What somebody silent has is only taken by one that has nothing else to do."""
+        unit = ledger.lease(seat.worker, work.batch_size, seat.part)
+        if unit is None and needs and ledger.available:
+            self.recalled.append(ledger.recall())
+            unit = ledger.lease(seat.worker, work.batch_size, seat.part)
         return unit
 
-    def lease_if_idle(self, seat: Seat) -> Unit | None:
-        """What comes along with parameters; nothing, if the process still has some, as with two steps per batch."""
-        return None if self.has_leased(seat) else self.lease(seat)
-
-    def has_leased(self, seat: Seat) -> bool:
-        return self.ledger is not None and self.ledger.leased_by(seat.worker) > 0
+    def leased_by(self, seat: Seat) -> int:
+        """How many units this process has."""
+        return 0 if self.ledger is None else self.ledger.leased_by(seat.worker)
 
     @property
     def came_back(self) -> bool:

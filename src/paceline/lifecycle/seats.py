@@ -90,6 +90,7 @@ TRANSITIONS: dict[State, dict[Change, State]] = {
 
 IN_THE_GROUP = (State.MEMBER, State.LEAVING)  # these have a worker id, and no others
 ON_THEIR_WAY_OUT = (State.LEAVING, State.DISMISSED, State.GONE)
+WITHOUT_A_PLACE = (State.STARTING, State.SILENT, State.DISMISSED, State.GONE)  # they do not count as workers that train
 
 
 class SeatState(msgspec.Struct, frozen=True):
@@ -102,6 +103,7 @@ class SeatState(msgspec.Struct, frozen=True):
     version: int
     part: int | None
     work: Work | None
+    gathers: int = 1
 
 
 class Seat:
@@ -112,6 +114,7 @@ class Seat:
         "asks",
         "away",
         "forgot",
+        "gathers",
         "index",
         "interrupted",
         "late",
@@ -145,11 +148,12 @@ class Seat:
         self.void = 0  # units that it holds, and that were given to others while it was silent
         self.part: int | None = None  # of the data set, where each process has its own
         self.work: Work | None = None  # what it asks for, once it has asked
-        self.reserved: Unit | None = None  # the answer to the question of a process that was parked
+        self.gathers = 1  # units that its latest gradient was made of
+        self.reserved: tuple[Unit, ...] = ()  # the answer to the question of a process that was parked
 
     def kept(self) -> SeatState:
         clock = self.pushed - self.pushed_before
-        return SeatState(self.index, self.state, self.worker, clock, self.version, self.part, self.work)
+        return SeatState(self.index, self.state, self.worker, clock, self.version, self.part, self.work, self.gathers)
 
     @classmethod
     def resumed(cls, kept: SeatState) -> Seat:
@@ -162,6 +166,7 @@ class Seat:
         seat.away = seat.state in (State.MEMBER, State.PARKED)
         seat.renewed = seat.state is State.PARKED
         seat.worker, seat.version, seat.part, seat.work = kept.worker, kept.version, kept.part, kept.work
+        seat.gathers = kept.gathers
         seat.pushed_before = -kept.clock  # a new process counts its pushes from 1
         return seat
 

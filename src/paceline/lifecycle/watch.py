@@ -52,7 +52,7 @@ class Watch(Roster):
             return
         others = (other.index for other in self.members.values() if other is not seat)
         if self.parked or not all(self.silence.is_overdue(other, now) for other in others):
-            seat.change(Change.GIVEN_UP)
+            self._change(seat, Change.GIVEN_UP)
             self.silent[seat.index] = seat
             seat.void += self.samples.hold(seat)
             self._leave(seat, f"{SILENT}: {said.how_long}", now)
@@ -70,7 +70,7 @@ class Watch(Roster):
         """A process that was given up waits for an answer. What it pushed is judged by the policy, as a late gradient,
         unless others were given its work meanwhile."""
         del self.silent[seat.index]
-        seat.change(Change.SPOKE)
+        self._change(seat, Change.SPOKE)
         self._rename(seat)
         if isinstance(word, WorkDropped):
             self._drop(seat, word.samples, word.units, now)

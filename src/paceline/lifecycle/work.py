@@ -5,6 +5,9 @@ batch of the worker that takes it. With dynamic sharding the group shares one or
 With static sharding (the papers' way) the data set is cut into one part per worker at the beginning, and every worker
 walks through orders of its own part; the part of a worker that is gone is up for anybody.
 
+A worker may have several units: those that its next gradient is made of, and behind them some that it will need soon,
+and loads meanwhile. It uses them in the order in which it was given them.
+
 A unit is done when its gradient was applied. If that was discarded or its worker died it goes back, and another worker
 takes it. So every sample counts once per epoch, or is counted as dropped.
 """
@@ -21,11 +24,21 @@ from paceline.core.messages import Unit
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker asks for: batches of this size, of a data set of this size."""
+    """What a worker asks for: batches of this size, of a data set of this size.
+
+    Where a sampler of the user's makes whole batches, what is leased are these: one of them counts as one sample here.
+    """
 
     samples: int
     batch_size: int
     sharding: str = "dynamic"
+    ahead: int = 0  # units that it wants beyond those of its next gradient, to load them meanwhile
+    check: int = 0  # a checksum of the data set and its order, as far as they can be known: all must have the same
+    whole: int | None = None  # samples of an epoch, where units are whole batches
+
+    @property
+    def epoch_samples(self) -> int:
+        return self.samples if self.whole is None else self.whole
 
 
 class LedgerState(msgspec.Struct, frozen=True):
@@ -151,10 +164,10 @@ class WorkLedger:
         return skipped
 
     def release(self, worker: int, units: int | None = None) -> tuple[Unit, ...]:
-        """The worker gives up the newest units that it has, or all; what it handed in is not among them."""
+        """The worker gives up the oldest units that it has, or all; what it handed in is not among them."""
         leased = self._leased.get(worker, deque())
         count = len(leased) if units is None else units
-        returned = [leased.pop() for _ in range(count)][::-1]
+        returned = [leased.popleft() for _ in range(count)]
         if units is None:
             returned.extend(self._again.pop(worker, ()))
         self._returned.extend(returned)

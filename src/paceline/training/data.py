@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
+
+from paceline.training.randomness import mixed
 
 
 def order_of(samples: int, seed: int, epoch: int, part: int = 0, parts: int = 1) -> Tensor:
@@ -19,26 +21,31 @@ def order_of(samples: int, seed: int, epoch: int, part: int = 0, parts: int = 1)
 
 
 def _generator(*numbers: int) -> torch.Generator:
-    mixed = 0
-    for number in numbers:
-        mixed = (mixed * 1_000_003 + number) % 2**63
-    return torch.Generator().manual_seed(mixed)
+    return torch.Generator().manual_seed(mixed(*numbers))
 
 
-def fetch(dataset: Any, indices: Tensor) -> Any:
+def fetch(dataset: Any, indices: Sequence[Any] | Tensor, collate_fn: Callable[[Any], Any] | None = None) -> Any:
     """These samples as one batch. A tuple of tensors is indexed at once, anything else sample by sample."""
-    if type(dataset) is TensorDataset:
+    if is_indexed_at_once(dataset, collate_fn):
         return tuple(tensor[indices] for tensor in dataset.tensors)
-    if hasattr(dataset, "__getitems__"):
-        return default_collate(dataset.__getitems__(indices.tolist()))
-    return default_collate([dataset[index] for index in indices.tolist()])
+    wanted = indices.tolist() if isinstance(indices, Tensor) else indices
+    several = getattr(dataset, "__getitems__", None)
+    samples = several(wanted) if several else [dataset[index] for index in wanted]
+    return (collate_fn or default_collate)(samples)
+
+
+def is_indexed_at_once(dataset: Any, collate_fn: Callable[[Any], Any] | None) -> bool:
+    """Nothing of the user's runs when its samples are fetched."""
+    return type(dataset) is TensorDataset and collate_fn is None
 
 
 def moved(batch: Any, device: torch.device) -> Any:
     """The same batch on a device, whatever it is made of."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
+    if callable(getattr(batch, "to", None)):  # a packed sequence, a tokenizer's batch, a graph
+        return batch.to(device)
+    if isinstance(batch, Mapping):
         return {key: moved(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(moved(part, device) for part in batch))
@@ -56,6 +63,6 @@ def samples_of(batch: Any) -> int:
 def _tensors_of(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, dict | list | tuple):
-        for part in batch.values() if isinstance(batch, dict) else batch:
+    elif isinstance(batch, Mapping | list | tuple):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from _tensors_of(part)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from paceline.core.errors import PacelineError
 from paceline.core.messages import Unit
-from paceline.training.data import fetch, order_of
+from paceline.training.data import order_of
 from paceline.training.layout import Layout, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
+from paceline.training.sources import Fetcher, Wanted, seed_of
 from paceline.training.task import Task
 
 ORDERS_KEPT = 3  # epochs whose order is remembered, per part of the data
@@ -34,6 +35,7 @@ class Gradients:
         self._parameters = [parameter for parameter in named.values() if parameter.requires_grad]
         self.initial = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
         self._seed = seed
+        self._fetcher = Fetcher(task.train, task.collate_fn)
         self._orders: dict[tuple[int, int], Tensor] = {}
         self.task.model.train()
 
@@ -58,7 +60,8 @@ class Gradients:
             buffer.data = buffers[name]
         task, samples = self.task, len(self.task.train)
         parts = [self._order(samples, unit)[unit.begin : unit.end] for unit in units]
-        x, y = fetch(task.train, parts[0] if len(parts) == 1 else torch.cat(parts))
+        indices = parts[0] if len(parts) == 1 else torch.cat(parts)
+        x, y = self._fetcher.here(Wanted(indices, seed_of(self._seed, units[0])))
         loss = task.loss(task.model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.cat([_gradient_of(parameter).reshape(-1) for parameter in self._parameters], out=into)

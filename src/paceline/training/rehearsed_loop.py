@@ -16,6 +16,7 @@ from torch import Tensor
 
 from paceline.core.errors import PacelineError
 from paceline.core.messages import Unit
+from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work
 from paceline.training.layout import Layout, Segment
 from paceline.training.optimizers import OptimizerSpec
@@ -61,6 +62,8 @@ class RehearsedLoop:
         self.pushed = Pushed(0, 0)
         self.kept: bytes | None = None  # what its worker knew at its latest push
         self.others: dict[str, Tensor] = {}  # and its buffers, if that is asked for
+        self.place = Place()
+        self.prefetches = False
         self._units = units
         self._keeps = keeps
         self._seed = seed
@@ -126,6 +129,10 @@ class RehearsedLoop:
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         return (self._units.popleft() if self._units else None), True
+
+    def take(self) -> Unit | None:
+        """Units are used one by one: a loop that is begun again has those that it had not used."""
+        return None
 
     @property
     def keeps(self) -> bool:

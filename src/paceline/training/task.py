@@ -22,7 +22,7 @@ class Task:
     """`loss(output, target)` of batches (input, target); `optimizer`: a class, or a partial of one with its arguments.
 
     `metric(output, target)` is averaged over the test set beside the loss. Without one, accuracy is, where the target
-    is a class number.
+    is a class number. `collate_fn` and `num_workers`: as in `worker.batches`.
     """
 
     model: nn.Module
@@ -35,6 +35,8 @@ class Task:
     scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
     scheduler_every: int | None = None
     metric: Callable[[Tensor, Tensor], Tensor] | None = None
+    collate_fn: Callable[[Any], Any] | None = None
+    num_workers: int = 0
 
     def learn(self, worker: Worker) -> None:
         """What each worker runs."""
@@ -43,7 +45,14 @@ class Task:
         optimizer = worker.optimizer(
             self.model, kind, scheduler=self.scheduler, scheduler_every=self.scheduler_every, **arguments
         )
-        for x, y in worker.batches(self.train, self.batch_size, sharding=self.sharding):
+        batches = worker.batches(
+            self.train,
+            self.batch_size,
+            sharding=self.sharding,
+            collate_fn=self.collate_fn,
+            num_workers=self.num_workers,
+        )
+        for x, y in batches:
             optimizer.zero_grad()
             loss = self.loss(self.model(x), y)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -74,7 +83,7 @@ class Task:
         with torch.no_grad():
             for begin in range(0, samples, EVALUATED_AT_ONCE):
                 indices = torch.arange(begin, min(begin + EVALUATED_AT_ONCE, samples))
-                x, y = moved(fetch(self.test, indices), torch.device("cpu"))
+                x, y = moved(fetch(self.test, indices, self.collate_fn), torch.device("cpu"))
                 output = model(x)
                 figures = {"loss": self.loss(output, y)}
                 if self.metric is not None:

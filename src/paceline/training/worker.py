@@ -10,14 +10,16 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Unit
+from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work
-from paceline.training.choices import SHARDINGS, STALE
-from paceline.training.data import fetch, moved, order_of, samples_of
+from paceline.training.batches import LeasedBatches, Options, OwnBatches, batches_of
+from paceline.training.choices import STALE
+from paceline.training.data import moved, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
+from paceline.training.loading import loaded
 from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.remote_optimizer import GradientError, RemoteOptimizer
 from paceline.training.replica import Replica
@@ -40,6 +42,17 @@ class Link(Protocol):
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         """The next unit, if there is one, and whether new parameters came with it: the worker may have waited long."""
+
+    def take(self) -> Unit | None:
+        """The next unit, if it is here already."""
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether units may be taken before they are used."""
+
+    @property
+    def place(self) -> Place:
+        """Among the workers of the group, as of the latest parameters."""
 
     def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         """Hand in the gradient in the segment, wait as the policy says, and come back with new parameters."""
@@ -137,43 +150,82 @@ class Worker:
         self._began = self._released = time.monotonic()
         return RemoteOptimizer(self, replica, spec)
 
-    def batches(self, data: Any, batch_size: int | None = None, *, sharding: str = "dynamic") -> Iterator[Any]:
+    def batches(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        *,
+        collate_fn: Callable[[Any], Any] | None = None,
+        num_workers: int = 0,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        sharding: str | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+    ) -> Iterator[Any]:
         """Batches on `worker.device`, until the epochs of the run are over.
 
-        A data set (it has a length and can be indexed) is shared by the group, each sample once per epoch: dynamic
-        sharding gives fast workers more of it, static gives each worker an equal part. Anything else that can be
-        iterated, such as a DataLoader, is this worker's own, and is walked through once per epoch.
-        """
-        indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-        if indexed and not isinstance(data, IterableDataset):  # which inherits a __getitem__ that only raises
-            if batch_size is None:
-                raise ConfigurationError("worker.batches of a data set needs a batch_size")
-            if sharding not in SHARDINGS:
-                raise ConfigurationError(f"unknown sharding {sharding!r}; there are: {', '.join(SHARDINGS)}")
-            return self._leased(data, Work(len(data), batch_size, sharding))
-        if batch_size is not None or sharding != "dynamic":
-            raise ConfigurationError(
-                f"worker.batches of a {type(data).__name__} takes its batches as they come, without batch_size and"
-                " sharding: only what has a length and can be indexed can be cut into batches"
-            )
-        return self._own(data)
+        A data set (it has a length and can be indexed) is shared by the group, each sample once per epoch, in an order
+        of its own each time (`shuffle=False`: as it is; `sampler`, `batch_sampler`: as they say). Sharding "dynamic",
+        the default, gives fast workers more of it, "static" each worker an equal part. `num_workers` loader processes
+        load `prefetch` batches ahead, two each if nothing is said.
 
-    def _leased(self, dataset: Any, work: Work) -> Iterator[Any]:
-        at: tuple[int, int] | None = None
-        while True:
-            unit, renewed = self._link.lease(work)
-            if unit is None:
-                return
-            if renewed and self._replica is not None:
-                self._replica.take()
-                self._released = time.monotonic()
-            if at != (unit.epoch, unit.part):
-                at = (unit.epoch, unit.part)
-                order = order_of(len(dataset), self.seed, unit.epoch, unit.part, unit.parts)
+        A DataLoader of such a data set is taken apart, and shared in the same way; `sharding="own"`, or a
+        DistributedSampler in it, makes it this worker's own. Anything else that can be iterated is the worker's own,
+        too, and is walked through once per epoch; of an IterableDataset sharding "static" gives it every n-th item.
+        """
+        options = Options(
+            batch_size,
+            collate_fn,
+            num_workers,
+            prefetch,
+            pin_memory,
+            sampler,
+            batch_sampler,
+            shuffle,
+            drop_last,
+            sharding,
+            worker_init_fn,
+            multiprocessing_context,
+        )
+        found = batches_of(data, options, self.seed)
+        return self._leased(found) if isinstance(found, LeasedBatches) else self._own(found)
+
+    def _leased(self, batches: LeasedBatches) -> Iterator[Any]:
+        pinned = batches.loading.pin_memory and self.device.type == "cuda"
+        source, loading = batches
+        for batch, samples in loaded(
+            self._link, source, loading, pinned=pinned, used=lambda: self._units, renewed=self._renew
+        ):
             self._units += 1
-            self._samples += unit.samples
-            self._batch = unit.samples
-            yield moved(fetch(dataset, order[unit.begin : unit.end]), self.device)
+            self._samples += samples
+            self._batch = samples
+            yield moved(batch, self.device)
+
+    def _renew(self) -> None:
+        """New parameters came with work."""
+        if self._replica is not None:
+            self._replica.take()
+            self._released = time.monotonic()
+
+    @property
+    def rank(self) -> int:
+        """Its number among the workers of the group as it is now, from 0."""
+        return self._place("rank").rank
+
+    @property
+    def workers(self) -> int:
+        """How many workers the group has now."""
+        return self._place("workers").workers
+
+    def _place(self, what: str) -> Place:
+        if self._replica is None:
+            raise ConfigurationError(f"worker.{what} is known once worker.optimizer was called: call that first")
+        return self._link.place
 
     def keep(self, name: str, thing: Any) -> None:
         """Make this part of every checkpoint, and give it back what it was if the run was resumed.
@@ -200,7 +252,7 @@ class Worker:
             }
         )
 
-    def _own(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def _own(self, batches: OwnBatches) -> Iterator[Any]:
         """A run that was resumed walks to where it was: the order of an epoch hangs on the random numbers before it."""
         kept = None if self._kept is None else self._kept["own"]
         for epoch in range(0 if kept is None else kept["epoch"], self.epochs):
@@ -210,7 +262,7 @@ class Worker:
                 set_random_state(kept["random"], self.device)
                 kept = None
             at = self._own_at = {"epoch": epoch, "batches": 0, "random": random_state(self.device)}
-            for batch in batches:
+            for batch in batches.walk(self._link.place):
                 at["batches"] += 1
                 if at["batches"] <= passed:
                     continue

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from paceline.core.messages import Unit
+from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work
 from paceline.training.layout import Layout
 
@@ -70,16 +71,20 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 ToServer: TypeAlias = Running | Enter | Request | Push | Skip | Restart | Kept | Finished | Failed
 
 
-class Go(msgspec.Struct, frozen=True, tag=True):
-    """New parameters are in the segment. The next unit comes along, where the worker asked for such before."""
+class Go(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """New parameters are in the segment. More units come along, where the worker asked for such before."""
 
     unit: Unit | None = None
     keep: bool = False  # the next push shall come with what only the worker knows
+    ahead: tuple[Unit, ...] = ()  # further ones
+    place: Place | None = None  # where it has changed
 
 
-class Leased(msgspec.Struct, frozen=True, tag=True):
+class Leased(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     unit: Unit | None  # None: there is nothing left to do
     parameters: bool = False  # new ones are in the segment: other workers have gone on meanwhile
+    ahead: tuple[Unit, ...] = ()  # further ones, for later
+    place: Place | None = None  # where it has changed
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag=True):

@@ -24,6 +24,7 @@ from paceline.lifecycle.messages import (
     Interrupt,
     Lease,
     MakeUpdate,
+    Place,
     Release,
     SetAside,
     StartProcess,
@@ -80,6 +81,7 @@ class LocalPort:
         self._resumed = resumed
         self.told: dict[int, bytes] = {}  # by seat: what only its worker knows, as of its latest push
         self._told_others: dict[int, Mapping[str, Tensor]] = {}  # and its buffers at that time
+        self._places: dict[int, Place] = {}  # by seat: which its process was told
         self._words: dict[int, bytes] = {}  # that belong to a push which is not here yet
         self._asks = False
         if resumed is not None:
@@ -123,6 +125,7 @@ class LocalPort:
         process = self.processes.pop(seat)
         self._optimizers.pop(seat, None)
         self._words.pop(seat, None)
+        self._places.pop(seat, None)
         segment = self._segments.pop(seat, None)
         if segment is not None and self.aggregation is not None:
             self.aggregation.forget(seat)
@@ -182,13 +185,22 @@ class LocalPort:
 
     def release(self, command: Release) -> None:
         self._segments[command.seat].parameters.copy_(self.store.flat)
+        place = self._new_place(command.seat)
         if command.requested:
-            self._tell(command.seat, sent.Leased(command.unit, parameters=True))
+            self._tell(command.seat, sent.Leased(command.unit, True, command.ahead, place))
         else:
-            self._tell(command.seat, sent.Go(command.unit, self._asks))
+            self._tell(command.seat, sent.Go(command.unit, self._asks, command.ahead, place))
+
+    def _new_place(self, seat: int) -> Place | None:
+        """None: it knows it already."""
+        place = self._lifecycle.place_of(seat)
+        if self._places.get(seat, Place()) == place:
+            return None
+        self._places[seat] = place
+        return place
 
     def lease(self, command: Lease) -> None:
-        self._tell(command.seat, sent.Leased(command.unit))
+        self._tell(command.seat, sent.Leased(command.unit, ahead=command.ahead))
 
     def interrupt(self, command: Interrupt) -> None:
         """Its segment must not be written while it computes: it says when it has stopped, and is served then."""

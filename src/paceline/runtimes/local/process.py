@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
@@ -15,8 +16,10 @@ import torch
 
 from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.core.messages import Unit
+from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work
 from paceline.runtimes.local.channel import Channel, ClosedError
+from paceline.runtimes.local.children import let_children_die_with_this
 from paceline.runtimes.local.memory import map_segment, pickled, unpack
 from paceline.runtimes.local.messages import (
     Enter,
@@ -87,8 +90,10 @@ class PipeLink:
         self._layout: Layout | None = None
         self._interrupted = False
         self._pushed = 0
-        self._next: Unit | None = None  # came along with the parameters
+        self._here: deque[Unit] = deque()  # came along with the parameters, or ahead of their use
         self._keeps = False
+        self.place = Place()
+        self.prefetches = True
 
     def enter(self, layout: Layout) -> Segment:
         self._layout = layout
@@ -108,14 +113,18 @@ class PipeLink:
         self._wait_for_go()
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
-        if self._next is not None:
-            unit, self._next = self._next, None
-            return unit, False
+        if self._here:
+            return self._here.popleft(), False
         self.send(Request(work))
         while not isinstance(message := self._receive(), Leased):
             assert isinstance(message, Interrupt), message
             self._interrupted = True
+        self._here.extend(message.ahead)
+        self.place = message.place or self.place
         return message.unit, message.parameters
+
+    def take(self) -> Unit | None:
+        return self._here.popleft() if self._here else None
 
     @property
     def keeps(self) -> bool:
@@ -162,8 +171,10 @@ class PipeLink:
             assert isinstance(message, Interrupt), message
         self._interrupted = False
         self._keeps = message.keep
+        self.place = message.place or self.place
         if message.unit is not None:
-            self._next = message.unit
+            self._here.append(message.unit)
+            self._here.extend(message.ahead)
 
     def _receive(self) -> ToWorker:
         try:
@@ -186,6 +197,7 @@ def run(given: Given) -> None:
     number = "e" if letter.evaluates else f"w{letter.assignment.index}"
     show_as(letter.name, f"paceline {number}")
     letter.surroundings.take_over(letter.name)
+    let_children_die_with_this()
     (_evaluate if letter.evaluates else _work)(given, letter)
 
 

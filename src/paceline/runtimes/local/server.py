@@ -284,8 +284,8 @@ class LocalServer:
                 self._push(seat, message)
             case Request(work):
                 self._deliver(WorkRequested(seat, work))
-                self.port.store.epoch_samples = work.samples
-                self._evaluations.every = self._evaluations.every or work.samples
+                self.port.store.epoch_samples = work.epoch_samples
+                self._evaluations.every = self._evaluations.every or work.epoch_samples
             case Kept(state):
                 self.port.take_word(seat, state)
             case Running():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -25,9 +24,9 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from paceline.runtimes.local.children import die_with
 from paceline.runtimes.local.process_title import show_as
 
-PR_SET_PDEATHSIG = 1
 TITLE = "paceline zygote"
 MOST_BYTES, MOST_DESCRIPTORS = 1 << 16, 16  # of one message
 
@@ -82,13 +81,6 @@ class Child(NamedTuple):
     ended: int
 
 
-def dies_with_its_parent(parent: int) -> None:
-    """Also if the parent died before it could be asked for that."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 class Zygote:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -127,7 +119,7 @@ class Zygote:
             warnings.simplefilter("ignore")  # numpy's threads survive a fork, but Python warns of any
             pid = os.fork()
         if pid == 0:
-            dies_with_its_parent(zygote)
+            die_with(zygote)
             self._let_go()
             os.close(given.ended)
             return given
@@ -172,7 +164,7 @@ def _import(modules: list[str]) -> None:
 
 def main(descriptor: int, launcher: int) -> None:
     """The main function of the zygote, and of every process that is forked from it."""
-    dies_with_its_parent(launcher)
+    die_with(launcher)
     for number in (signal.SIGINT, signal.SIGTERM):  # the launcher answers them, for all of its processes
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
