@@ -126,7 +126,7 @@ class Orders(TimedOrders):
             return
         requested = seat.reserved is not None
         unit, seat.reserved = seat.reserved or self._samples.lease_if_idle(seat), None
-        self.outputs.append(Release(seat.index, unit, requested))
+        self.outputs.append(Release(seat.index, unit, requested, unit is None and self._samples.enough))
 
     def set_aside(self, seat: Seat) -> None:
         """Its latest gradient, if that has no fate yet."""
