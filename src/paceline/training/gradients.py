@@ -35,6 +35,7 @@ class Gradients:
         self.initial = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
         self._seed = seed
         self._orders: dict[tuple[int, int], Tensor] = {}
+        self.absent: tuple[int, ...] = ()  # parameters that the latest gradient is not about
         self.task.model.train()
 
     def optimizer_spec(self) -> OptimizerSpec:
@@ -52,7 +53,7 @@ class Gradients:
         finite makes parameters of its kind, and they the next loss.
         """
         for parameter, given in zip(self._parameters, parameters, strict=True):
-            parameter.data = given
+            parameter.data = given.to(parameter.dtype)
             parameter.grad = None
         for name, buffer in self.buffers.items():
             buffer.data = buffers[name]
@@ -61,6 +62,7 @@ class Gradients:
         x, y = fetch(task.train, parts[0] if len(parts) == 1 else torch.cat(parts))
         loss = task.loss(task.model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.absent = tuple(number for number, each in enumerate(self._parameters) if each.grad is None)
         torch.cat([_gradient_of(parameter).reshape(-1) for parameter in self._parameters], out=into)
         value = float(loss.detach())
         if not math.isfinite(value):
@@ -83,6 +85,4 @@ class Gradients:
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        raise PacelineError("a parameter has no gradient: freeze what is not trained with requires_grad_(False)")
-    return parameter.grad
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
