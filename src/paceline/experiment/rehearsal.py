@@ -17,6 +17,7 @@ from paceline.core.messages import (
     BatchSkipped,
     DataOpened,
     Event,
+    FigureFound,
     GradientArrived,
     Unit,
     UnitsReturned,
@@ -100,8 +101,12 @@ class LoopFollower(Follower):
                 self._of(worker).run_to(PUSH)  # others had been given its samples
             case WorkerJoined(worker, _, _, True, forgot) | WorkerReturned(worker, forgot):
                 self._begin_again(worker, forgot)
-            case DataOpened(samples):
-                self.store.epoch_samples = samples
+            case DataOpened():
+                self.store.open(event)
+                for loop in self._loops.values():
+                    loop.rates = self.store.rates
+            case FigureFound(_, value):
+                self.store.feed(value)
             case BatchSkipped(worker):
                 self._of(worker).run_to(SKIP)
             case UnitsReturned(worker, _, reason) if reason == INTERRUPTED:
@@ -121,6 +126,9 @@ class LoopFollower(Follower):
         assert segment is not None
         return segment.gradient.clone(), segment.parameters.clone()
 
+    def absent(self, event: GradientArrived) -> tuple[int, ...]:
+        return self._of(event.gradient.worker).absent
+
     def send(self, worker: int) -> None:
         """One that had pushed before it was let in still holds what it had."""
         first = worker not in self._let_in
@@ -136,9 +144,10 @@ class LoopFollower(Follower):
         return self._loops[self._script.process_of[worker]]
 
     def _give(self, worker: int) -> None:
-        segment = self._of(worker).segment
-        assert segment is not None
-        segment.parameters.copy_(self.store.flat)
+        loop = self._of(worker)
+        assert loop.segment is not None
+        loop.segment.parameters.copy_(self.store.flat)
+        loop.rates = self.store.rates
 
     def _begin(self, process: int, *, early: bool) -> None:
         """`early`: with the group; otherwise it gets the group's buffers."""

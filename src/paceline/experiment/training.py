@@ -20,6 +20,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NO_CORRECTION_EXPECTED, Record, UpdateRule, WorkerSuspected
 from paceline.experiment.group import Group, group_of
+from paceline.experiment.limits import limits_of
 from paceline.experiment.resuming import AUTO, find_resumption
 from paceline.experiment.run_files import CHECKPOINTS, Configuration, Origin, RunFiles, name_of
 from paceline.experiment.simulation import policy_for
@@ -54,6 +55,7 @@ class RunResult:
     evaluations: list[Evaluation] = field(default_factory=list)
     run_dir: Path | None = None
     evaluation_problem: str = ""  # why the last state could not be evaluated
+    optimizer_state: dict[str, Any] | None = None  # its state_dict; None: a run that had come to its end before
 
     @property
     def seconds(self) -> float:
@@ -107,7 +109,10 @@ def launch(
     *,
     workers: int | str = 2,
     policy: Policy | str = "bsp",
-    epochs: int = 1,
+    epochs: int | None = None,
+    steps: int | None = None,
+    samples: int | None = None,
+    budget: float | None = None,
     seed: int = 0,
     slowdown: Mapping[int, float] | None = None,
     speed: str | None = None,
@@ -134,6 +139,8 @@ def launch(
     cell or another function.
 
     `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4.
+    The run ends after so many `epochs` (1, if no other limit is given), `steps` (full rounds: one batch of every worker
+    that the group begins with), `samples`, or `budget` seconds since the group began, whichever comes first.
     `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
     "lognormal:seconds=0.02". `restart`: so many deaths of workers are made up for by new ones. `patience`: a worker
     that is silent for much longer than is usual for it is set aside, not before 20 seconds; "10s..5m": not before 10
@@ -151,6 +158,7 @@ def launch(
     refuse_inside_a_worker()
     if group is None:
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
+    limits = limits_of(epochs, steps, samples, budget)
     group.check(epochs=epochs, lr_scaling=lr_scaling, stale=stale, not_finite=not_finite, evaluate_every=evaluate_every)
     chosen = policy_for(policy, group.workers)
     updates = UpdateOptions(lr_scaling, stale, chosen.applies_stale and group.largest > 1)
@@ -161,11 +169,14 @@ def launch(
     configuration = Configuration(
         str(chosen),
         group,
-        epochs,
+        limits.epochs,
         seed,
         lr_scaling,
         name_of(train),
         stale,
+        steps=steps,
+        samples=samples,
+        budget=budget,
         threads=threads,
         not_finite=not_finite,
         evaluate_every=evaluate_every,
@@ -190,7 +201,7 @@ def launch(
             index=index,
             parent=os.getpid(),
             seed=seed,
-            epochs=epochs,
+            epochs=limits.epochs,
             threads=threads,
             device=devices(index),
             not_finite=not_finite,
@@ -214,7 +225,9 @@ def launch(
             workers=group.workers,
             least=group.least,
             most=group.most,
-            epochs=epochs,
+            epochs=limits.epochs,
+            limit=limits.of_work(group.workers),
+            budget=budget,
             updates=updates,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
@@ -289,6 +302,7 @@ def _finish(
             collector.evaluations,
             None if files is None else files.directory,
             server.evaluation_problem,
+            server.port.store.optimizer_state(),
         )
     try:
         server.keep_the_last()
@@ -308,8 +322,8 @@ def fit(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     batch_size: int = 32,
     sharding: str = "dynamic",
-    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
-    scheduler_every: int | None = None,
+    scheduler: Callable[..., Any] | None = None,
+    scheduler_every: int | str | None = None,
     metric: Callable[[Tensor, Tensor], Tensor] | None = None,
     **options: Any,
 ) -> RunResult:

@@ -17,6 +17,7 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
 
     layout: Layout
     optimizer: bytes  # a pickled OptimizerSpec, from a process of the same user
+    state: str | None = None  # the path of a parcel with what its optimizer begins with
 
 
 class Request(msgspec.Struct, frozen=True, tag=True):
@@ -25,12 +26,13 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     work: Work
 
 
-class Push(msgspec.Struct, frozen=True, tag=True):
+class Push(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     number: int  # of this push among all of its process, from 1: a second delivery has the same
     samples: int
     units: int
     loss: float | None
     squared_norm: float | None  # of the gradient; None: too large for a number
+    absent: tuple[int, ...] = ()  # parameters that have no gradient, by their numbers
 
 
 class Skip(msgspec.Struct, frozen=True, tag=True):
@@ -53,6 +55,12 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
     state: bytes
 
 
+class StateWanted(msgspec.Struct, frozen=True, tag=True):
+    """The worker asks for the optimizer's state, and waits for it."""
+
+    wanted: bool = True  # False: it has it, and the parcel can go
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -63,19 +71,26 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     ends_the_run: bool = True  # not an error of the user's own in one worker, which the others may survive
 
 
-ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Kept | Finished | Failed
+ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Kept | StateWanted | Finished | Failed
 
 
-class Go(msgspec.Struct, frozen=True, tag=True):
+class Go(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """New parameters are in the segment. The next unit comes along, where the worker asked for such before."""
 
     unit: Unit | None = None
     keep: bool = False  # the next push shall come with what only the worker knows
+    enough: bool = False  # of batches of its own: its loop is to end
+    rates: tuple[float, ...] = ()  # learning rates of the parameter groups, where they are others than before
 
 
-class Leased(msgspec.Struct, frozen=True, tag=True):
+class Leased(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     unit: Unit | None  # None: there is nothing left to do
     parameters: bool = False  # new ones are in the segment: other workers have gone on meanwhile
+    rates: tuple[float, ...] = ()
+
+
+class StateReady(msgspec.Struct, frozen=True, tag=True):
+    path: str  # of a parcel with the optimizer's state
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag=True):
@@ -86,7 +101,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-ToWorker: TypeAlias = Go | Leased | Interrupt | Stop
+ToWorker: TypeAlias = Go | Leased | StateReady | Interrupt | Stop
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag=True):

@@ -18,7 +18,7 @@ from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.core.messages import Unit
 from paceline.lifecycle.work import Work
 from paceline.runtimes.local.channel import Channel, ClosedError
-from paceline.runtimes.local.memory import map_segment, unpack
+from paceline.runtimes.local.memory import map_segment, pack, path_of, unpack, unpack_from
 from paceline.runtimes.local.messages import (
     Enter,
     Evaluate,
@@ -33,6 +33,8 @@ from paceline.runtimes.local.messages import (
     Request,
     Restart,
     Skip,
+    StateReady,
+    StateWanted,
     Stop,
     ToServer,
     ToWorker,
@@ -65,7 +67,7 @@ class Assignment(msgspec.Struct, frozen=True):
     index: int
     parent: int  # its process id
     seed: int
-    epochs: int
+    epochs: int | None
     threads: int
     device: str = "cpu"
     not_finite: str = "stop"
@@ -84,6 +86,8 @@ class PipeLink:
         self._pushed = 0
         self._next: Unit | None = None  # came along with the parameters
         self._keeps = False
+        self.enough = False
+        self.rates: tuple[float, ...] = ()
 
     def enter(self, layout: Layout) -> Segment:
         self._layout = layout
@@ -92,15 +96,18 @@ class PipeLink:
 
     def begin(self, spec: OptimizerSpec) -> None:
         assert self._layout is not None
+        state = None if spec.state is None else pack(spec.state)
         try:
-            pickled = pickle.dumps(spec)
+            pickled = pickle.dumps(spec._replace(state=None))
         except Exception as problem:  # pickling runs code of the user's classes, which may raise anything
             raise ConfigurationError(
                 f"the optimizer cannot be sent to the server: {problem}; its class, arguments and scheduler must"
                 " stand at the top level of a module: functools.partial instead of lambda"
             ) from None
-        self.send(Enter(self._layout, pickled))
+        self.send(Enter(self._layout, pickled, None if state is None else path_of(state)))
         self._wait_for_go()
+        if state is not None:
+            os.close(state)
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         if self._next is not None:
@@ -110,6 +117,7 @@ class PipeLink:
         while not isinstance(message := self._receive(), Leased):
             assert isinstance(message, Interrupt), message
             self._interrupted = True
+        self.rates = message.rates or self.rates
         return message.unit, message.parameters
 
     @property
@@ -119,14 +127,25 @@ class PipeLink:
     def keep(self, state: bytes) -> None:
         self.send(Kept(state))
 
-    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
+    def push(
+        self, samples: int, units: int, loss: float | None, squared_norm: float, absent: tuple[int, ...] = ()
+    ) -> None:
         self._read_interrupts()
         if self._interrupted:
             self.send(Restart(samples, units))
         else:
             self._pushed += 1
-            self.send(Push(self._pushed, samples, units, loss, squared_norm))
+            self.send(Push(self._pushed, samples, units, loss, squared_norm, absent))
         self._wait_for_go()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        self.send(StateWanted())
+        while not isinstance(message := self._receive(), StateReady):
+            assert isinstance(message, Interrupt), message
+            self._interrupted = True
+        state: dict[str, Any] = unpack_from(message.path)
+        self.send(StateWanted(wanted=False))
+        return state
 
     def skip(self, samples: int, units: int) -> None:
         self.send(Skip(samples, units))
@@ -156,7 +175,8 @@ class PipeLink:
         while not isinstance(message := self._receive(), Go):
             assert isinstance(message, Interrupt), message
         self._interrupted = False
-        self._keeps = message.keep
+        self._keeps, self.enough = message.keep, message.enough
+        self.rates = message.rates or self.rates
         if message.unit is not None:
             self._next = message.unit
 
@@ -188,10 +208,15 @@ def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
         kept=None if assignment.kept is None else unpacked(assignment.kept),
     )
     try:
-        problem = _problem_of(f"worker {index}", lambda: _parcel(descriptors)[0](worker))
+        problem = _problem_of(f"worker {index}", lambda: _train(_parcel(descriptors)[0], worker))
         link.send(Finished() if problem is None else problem)
     except Stopped:
         return
+
+
+def _train(train: Callable[..., Any], worker: Worker) -> None:
+    train(worker)
+    worker.finish()
 
 
 def run_evaluator(descriptors: Descriptors, assignment: Assignment) -> None:
