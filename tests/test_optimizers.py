@@ -290,7 +290,11 @@ def test_a_schedule_that_cannot_know_how_long_an_epoch_is_is_refused() -> None:
     ("schedule", "every", "message"),
     [
         (lr_scheduler.StepLR, 10, "the scheduler cannot be made: .*step_size"),
-        (partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=0), 10, "the scheduler cannot be made: .*total_steps"),
+        (
+            partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=0),
+            10,
+            "the scheduler cannot be made: .*total_steps",
+        ),
         (SCHEDULES["StepLR"], 0, "scheduler_every is 0; it must be at least 1 sample"),
         (SCHEDULES["StepLR"], "year", "scheduler_every is 'year'; it may be 'epoch', 'round' or samples"),
     ],
