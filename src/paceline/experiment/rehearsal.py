@@ -147,7 +147,7 @@ class LoopFollower(Follower):
         loop = self._of(worker)
         assert loop.segment is not None
         loop.segment.parameters.copy_(self.store.flat)
-        loop.rates = self.store.rates
+        loop.rates, loop.state_of = self.store.rates, self.store.optimizer_state
 
     def _begin(self, process: int, *, early: bool) -> None:
         """`early`: with the group; otherwise it gets the group's buffers."""

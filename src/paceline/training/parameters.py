@@ -52,6 +52,7 @@ class ParameterStore:
         self._scaling = scaling_for(spec.kind, lr_scaling)
         self._rounds = 0.0  # that the updates so far make up
         self._uneven = False  # whether some of them were smaller than a round
+        self._missed: dict[int, float] = {}  # rounds in which a parameter, by its number, had no gradient
         self.spec = spec._replace(state=None)
         self._pieces = pieces_of(layout, spec)
         self._tensors = tensors_of(self._pieces, self.flat)
@@ -128,6 +129,7 @@ class ParameterStore:
             "rounds": self._rounds,
             "uneven": self._uneven,
             "apart": self._apart,
+            "missed": dict(self._missed),
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self._schedule is None else self._schedule.state(),
             "correction": None if self._correction is None else self._correction.state(),
@@ -145,7 +147,7 @@ class ParameterStore:
         for piece, tensor in self._copies():
             tensor.data.copy_(piece)
         self.version, self.samples, self.epoch_samples = state["version"], state["samples"], state["epoch_samples"]
-        self._rounds, self._uneven = state["rounds"], state["uneven"]
+        self._rounds, self._uneven, self._missed = state["rounds"], state["uneven"], dict(state["missed"])
         if self._schedule is not None:
             self._schedule.resume(state["schedule"])  # a new one sets rates: those that were in force come after it
             self._schedule_is_made()
@@ -288,6 +290,8 @@ class ParameterStore:
         share = 1.0 if self._scaling == "none" else min(1.0, share)
         self._rounds += share
         self._uneven = self._uneven or share < 1
+        for number in absent:
+            self._missed[number] = self._missed.get(number, 0.0) + share
         if self._uneven and self._scaling == "sqrt":
             self._count_rounds(share)
         if share == 1.0:
@@ -302,9 +306,10 @@ class ParameterStore:
 
     def _count_rounds(self, share: float) -> None:
         """Adam divides by 1 - beta ** step: with betas of this share, so many steps of it as make up all rounds."""
-        for state in self.optimizer.state.values():
+        for piece, tensor in zip(self._pieces, self._tensors, strict=True):
+            state = self.optimizer.state.get(tensor, {})
             if "step" in state:
-                state["step"].fill_(self._rounds / share - 1)
+                state["step"].fill_((self._rounds - self._missed.get(piece.numbers[0], 0.0)) / share - 1)
 
     def _scaled_step(self, share: float) -> None:
         groups = self.optimizer.param_groups

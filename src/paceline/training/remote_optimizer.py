@@ -68,7 +68,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
         """Without torch's own: what it prepares is for an optimizer that steps here."""
         self._worker = worker
         self._replica = replica
-        self._pushed: list[tuple[weakref.ref[Tensor], int]] = []  # the gradients of the last step, as they were
+        self._pushed: tuple[weakref.ref[Tensor], weakref.ref[Tensor], int] | None = None  # what the last step handed in
         shown = {
             name: parameter.default
             for name, parameter in inspect.signature(spec.kind).parameters.items()
@@ -136,26 +136,25 @@ class RemoteOptimizer(torch.optim.Optimizer):
             raise GradientError(f"{who}: no parameter has a gradient; call backward() before step()")
         if samples is not None and samples < 1:
             raise ConfigurationError(f"{who}: step(samples={samples}); it must be at least 1")
-        if self._pushed and self._is_as_pushed():
+        if self._pushed is not None and self._is_as_pushed():
             raise GradientError(
                 f"{who}: step() was called twice without a backward() in between, so its gradient would count twice;"
                 " call zero_grad(), backward() and step() once per batch"
             )
 
     def _note_pushed(self) -> None:
-        """Of every gradient, how often it had been written. Weakly: they are gone when the loop lets go of them."""
-        held = (parameter.grad for parameter in self._replica.parameters.values())
-        self._pushed = [(weakref.ref(gradient), gradient._version) for gradient in held if gradient is not None]
+        """Which gradients there are, weakly, and how often they had been written."""
+        held = [parameter.grad for parameter in self._replica.parameters.values() if parameter.grad is not None]
+        self._pushed = weakref.ref(held[0]), weakref.ref(held[-1]), _writes(held)
 
     def _is_as_pushed(self) -> bool:
         """Whether nothing was computed since the last step: a backward pass makes new gradients, or adds to them."""
-        held = [gradient for p in self._replica.parameters.values() if (gradient := p.grad) is not None]
-        if len(held) != len(self._pushed):
+        assert self._pushed is not None
+        first, last, writes = self._pushed
+        if first() is None:
             return False
-        return all(
-            pushed() is gradient and version == gradient._version
-            for gradient, (pushed, version) in zip(held, self._pushed, strict=True)
-        )
+        held = [parameter.grad for parameter in self._replica.parameters.values() if parameter.grad is not None]
+        return first() is held[0] and last() is held[-1] and writes == _writes(held)
 
     # -- what torch's own can do --
 
@@ -171,3 +170,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Any) -> NoReturn:
         raise ConfigurationError("the optimizer lives on the server: give all groups when it is made, as groups=[...]")
+
+
+def _writes(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor._version for tensor in tensors)
