@@ -116,6 +116,22 @@ def test_samples_are_counted_exactly_under_an_asynchronous_policy(tmp_path: Path
     )
 
 
+def test_a_run_may_begin_with_what_another_optimizer_knew() -> None:
+    torch.manual_seed(3)
+    net, other = nn.Linear(6, 2), nn.Linear(6, 2)
+    before = optim.AdamW(other.parameters(), lr=1.0)
+    x, y = functions.data().tensors
+    for indices in torch.arange(functions.SAMPLES).split(9):
+        functions.step(other, before, x[indices], y[indices])
+    optimizer = optim.AdamW(net.parameters(), lr=0.01)
+    optimizer.load_state_dict(before.state_dict())
+    optimizer.param_groups[0]["lr"] = 0.01
+    for indices in order_of(len(x), 0, 0).split(functions.BATCH):
+        functions.step(net, optimizer, x[indices], y[indices])
+    result = launch(partial(functions.begin_with_a_state, state=before.state_dict()), workers=1)
+    assert all(torch.equal(result.model_state[key], tensor) for key, tensor in net.state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("train", "message"),
     [
