@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from paceline.core.messages import Unit
 from paceline.lifecycle.messages import Place
-from paceline.lifecycle.work import Work, WorkLedger
+from paceline.lifecycle.plan import plan_of
+from paceline.lifecycle.work import NO_LIMIT, Limit, Work, WorkLedger
 from paceline.training.choices import UpdateOptions
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec
@@ -32,8 +33,10 @@ class Pushed(NamedTuple):
 class FakeLink:
     """The server of one worker: every push is an update of its own, at the full learning rate."""
 
-    def __init__(self, epochs: int = 1) -> None:
+    def __init__(self, epochs: int | None = 1, limit: Limit = NO_LIMIT) -> None:
         self.epochs = epochs
+        self.limit = limit
+        self.enough = False
         self.ledger: WorkLedger | None = None
         self.pushed: list[Pushed] = []
         self.skipped: list[int] = []  # units
@@ -66,7 +69,9 @@ class FakeLink:
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         self.work = work
         if self.ledger is None:
-            self.ledger = WorkLedger(work.samples, self.epochs)
+            self.ledger = WorkLedger(work.samples, self.epochs, limit=self.limit)
+            if hasattr(self, "store"):
+                self.store.open(plan_of(work, self.epochs, self.limit, 1))
         unit = self.here.popleft() if self.here else self.ledger.lease(0, work.batch_size)
         self._top_up()
         return unit, False
@@ -83,9 +88,18 @@ class FakeLink:
                 return
             self.here.append(unit)
 
-    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return self.store.rates
+
+    def optimizer_state(self) -> dict[str, Any]:
+        return self.store.optimizer_state()
+
+    def push(
+        self, samples: int, units: int, loss: float | None, squared_norm: float, absent: tuple[int, ...] = ()
+    ) -> None:
         self.pushed.append(Pushed(samples, units, loss, self.segment.gradient.clone(), squared_norm))
-        self.store.apply([Contribution(self.segment.gradient, samples)], samples)
+        self.store.apply([Contribution(self.segment.gradient, samples, absent=absent)], samples)
         if self.ledger is not None:
             self.ledger.finish(self.ledger.hand_in(0, units))
             if self.work is not None and self.work.ahead:

@@ -43,7 +43,7 @@ from paceline.lifecycle.resumption import LifecycleState, resume, state_of
 from paceline.lifecycle.seats import State
 from paceline.lifecycle.silence import Patience
 from paceline.lifecycle.validation import PortView, check_views
-from paceline.lifecycle.work import Work
+from paceline.lifecycle.work import NO_LIMIT, Limit, Work
 from paceline.policies import policy
 
 # What a process does.
@@ -68,7 +68,8 @@ class LifecycleGroup:
         workers: int = 2,
         *,
         work: Work | None = None,
-        epochs: int = 1,
+        epochs: int | None = 1,
+        limit: Limit = NO_LIMIT,
         least: int | None = None,
         most: int | None = None,
         restarts: int = 0,
@@ -79,6 +80,7 @@ class LifecycleGroup:
             "least": least,
             "most": most,
             "epochs": epochs,
+            "limit": limit,
             "restarts": restarts,
             "patience": patience,
         }
@@ -242,9 +244,11 @@ class LifecycleGroup:
             case BeginGroup(seats):
                 assert not self.begun and all(self.processes[seat].does == WAITING for seat in seats)
                 self.begun = True
-            case Release(seat, unit, requested, ahead):
+            case Release(seat, unit, requested, ahead, enough):
                 self._release(self.processes[seat], unit, requested)
                 self.processes[seat].units += ahead
+                if enough and self.work is None and self.processes[seat].does == COMPUTING:
+                    self.processes[seat].does = FINISHING
             case Lease(seat, unit, ahead):
                 process = self.processes[seat]
                 assert process.does == ASKING and not process.told_to_stop
@@ -253,6 +257,8 @@ class LifecycleGroup:
                 process.units += [*([] if unit is None else [unit]), *ahead]
             case Interrupt(seat):
                 process = self.processes[seat]
+                if process.does == FINISHING and self.work is None:
+                    return  # its loop is over, and it does not read that
                 assert process.does in (COMPUTING, ASKING) and not process.interrupted, "interrupts pile up"
                 process.interrupted = True
             case Dismiss(seat):
@@ -316,5 +322,7 @@ class LifecycleGroup:
         if ledger is not None:
             assert max(self.applied.values(), default=1) == 1, "a sample counted twice"
             assert self.applied.total() == ledger.applied
-            assert ledger.applied + ledger.dropped + ledger.remaining == ledger.samples * ledger.epochs
+            assert ledger.applied + ledger.dropped + ledger.returned == ledger.given
+            if ledger.epochs is not None and ledger.limit == NO_LIMIT and not ledger.closed:
+                assert ledger.given + ledger.remaining - ledger.returned == ledger.samples * ledger.epochs
             assert not ledger.outstanding

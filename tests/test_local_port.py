@@ -118,7 +118,7 @@ def begun(group: Group) -> list[Segment]:
     for seat in (0, 1):
         group.lifecycle.handle(ModelArrived(seat), 0.0)
         group.port.release(Release(seat))
-        assert group.said(seat) == [sent.Go(place=Place(1, 2) if seat else None)]
+        assert group.said(seat) == [sent.Go(place=Place(1, 2) if seat else None, rates=(1.0,))]
     return segments
 
 

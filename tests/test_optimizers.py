@@ -289,13 +289,17 @@ def test_a_schedule_that_cannot_know_how_long_an_epoch_is_is_refused() -> None:
 @pytest.mark.parametrize(
     ("schedule", "every", "message"),
     [
-        (lr_scheduler.ReduceLROnPlateau, 10, "ReduceLROnPlateau needs a figure at every step"),
         (lr_scheduler.StepLR, 10, "the scheduler cannot be made: .*step_size"),
-        (partial(lr_scheduler.OneCycleLR, max_lr=0.1), 10, "the scheduler cannot be made: .*total_steps"),
+        (
+            partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=0),
+            10,
+            "the scheduler cannot be made: .*total_steps",
+        ),
         (SCHEDULES["StepLR"], 0, "scheduler_every is 0; it must be at least 1 sample"),
+        (SCHEDULES["StepLR"], "year", "scheduler_every is 'year'; it may be 'epoch', 'round' or samples"),
     ],
 )
-def test_schedules_that_make_no_sense_are_refused(schedule: ScheduleOf, every: int, message: str) -> None:
+def test_schedules_that_make_no_sense_are_refused(schedule: ScheduleOf, every: int | str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         scheduled(schedule, every)
 

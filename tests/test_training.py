@@ -180,7 +180,7 @@ def test_a_contribution_carries_worker_version_staleness_samples_and_units(monke
     arrived = GradientArrived(Gradient(4, 9), 5, 3, 0.25, (Unit(0, 3, 6),))
     aggregation.make_update(MakeUpdate(8, (Part(arrived, 7, 0.5, 2),), 3.0))
     (contribution,) = applied[0]
-    assert contribution[1:-1] == (3, 0.5, 0.25, 2.0, 4, 5, 2, (Unit(0, 3, 6),))
+    assert contribution[1:-2] == (3, 0.5, 0.25, 2.0, 4, 5, 2, (Unit(0, 3, 6),))
     assert contribution.pulled is pulled
 
 

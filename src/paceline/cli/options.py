@@ -22,6 +22,14 @@ Policies: TypeAlias = Annotated[
     Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it to compare. Default: bsp."),
 ]
 Seed: TypeAlias = Annotated[int, Option(help="Decides the order of the data and all random numbers.")]
+Epochs: TypeAlias = Annotated[
+    int | None, Option(help="Passes over the data set; not limited if another limit is given.")
+]
+Steps: TypeAlias = Annotated[
+    int | None, Option(help="End after so many full rounds: one batch of every worker that the group begins with.")
+]
+Samples: TypeAlias = Annotated[int | None, Option(help="End after so many samples of the whole group.")]
+Budget: TypeAlias = Annotated[float | None, Option(help="End after so many seconds of training.")]
 Slow: TypeAlias = Annotated[
     list[str] | None, Option(help="WORKER=FACTOR[@BEGIN..END]: this worker is slower, for a while (seconds).")
 ]

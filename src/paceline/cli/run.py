@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Context
 
 from paceline.cli import options
 from paceline.cli.arguments import policy_names
@@ -20,7 +20,10 @@ def run_command(
     arguments: Annotated[list[str] | None, Argument(help="For the script, after --; they are in its sys.argv.")] = None,
     policy: options.Policies = None,
     workers: options.Workers = "2",
-    epochs: Annotated[int, Option(help="Passes over the data set.")] = 1,
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    samples: options.Samples = None,
+    budget: options.Budget = None,
     target_accuracy: options.TargetAccuracy = None,
     evaluate_every: options.EvaluateEvery = None,
     slow: options.Slow = None,
@@ -60,6 +63,9 @@ def run_command(
         policies=policy_names(policy or ["bsp"]),
         group=options.group_from(workers, slow, speed, intervals, trace, device, restart, patience),
         epochs=epochs,
+        steps=steps,
+        samples=samples,
+        budget=budget,
         seed=seed,
         lr_scaling=lr_scaling,
         stale=stale,

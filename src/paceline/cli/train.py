@@ -17,7 +17,10 @@ def train_command(
     task: Annotated[str | None, Argument(help="digits, fashion-mnist or cifar10.")] = None,
     policy: options.Policies = None,
     workers: options.Workers = "2",
-    epochs: Annotated[int | None, Option(help="Passes over the data set.")] = None,
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    samples: options.Samples = None,
+    budget: options.Budget = None,
     model: options.Model = None,
     data: options.Data = None,
     optimizer: options.Optimizer = "sgd",
@@ -66,11 +69,15 @@ def train_command(
         *(task, model, data, optimizer, lr, momentum, batch_size, sharding, weight_decay, nesterov),
         epochs=settings.epochs if epochs is None else epochs,
     )
+    limited = any(limit is not None for limit in (epochs, steps, samples, budget))
     request = TrainingRequest(
         name=task,
         policies=policy_names(policy or ["bsp"]),
         group=options.group_from(workers, slow, speed, intervals, trace, device, restart, patience),
-        epochs=settings.epochs if epochs is None else epochs,
+        epochs=epochs if limited else settings.epochs,
+        steps=steps,
+        samples=samples,
+        budget=budget,
         seed=seed,
         lr_scaling=lr_scaling,
         stale=stale,

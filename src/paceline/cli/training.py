@@ -15,6 +15,7 @@ from typer import Exit
 
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.group import Group, size_of
+from paceline.experiment.limits import limits_of
 from paceline.experiment.resuming import TornCheckpointWarning
 from paceline.experiment.run_files import Origin, fresh_directory, read_configuration
 from paceline.experiment.script import script_functions
@@ -38,7 +39,10 @@ class TrainingRequest(msgspec.Struct, frozen=True):
     name: str  # of the task or the script
     policies: list[str]
     group: Group
-    epochs: int
+    epochs: int | None
+    steps: int | None
+    samples: int | None
+    budget: float | None
     seed: int
     lr_scaling: str
     stale: str
@@ -71,6 +75,9 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
         policies=[before.policy],
         group=group,
         epochs=before.epochs,
+        steps=before.steps,
+        samples=before.samples,
+        budget=before.budget,
         seed=before.seed,
         lr_scaling=before.lr_scaling,
         stale=before.stale,
@@ -96,6 +103,7 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
 
 def check(request: TrainingRequest) -> None:
     """Refuse what is impossible before anything is loaded or started."""
+    limits_of(request.epochs, request.steps, request.samples, request.budget)
     request.group.check(
         epochs=request.epochs,
         lr_scaling=request.lr_scaling,
@@ -168,6 +176,9 @@ def _run(
             train,
             policy=name,
             epochs=request.epochs,
+            steps=request.steps,
+            samples=request.samples,
+            budget=request.budget,
             seed=request.seed,
             lr_scaling=request.lr_scaling,
             stale=request.stale,

@@ -98,11 +98,17 @@ class WorkerReturned(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defau
 
 
 class DataOpened(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):
-    """The group shares a data set of so many samples, for so many epochs. A note for the ledger."""
+    """The group shares a data set of so many samples, for so many epochs. A note for the ledger, and for schedules."""
 
     samples: int
-    epochs: int
+    epochs: int | None  # None: as many as other limits allow
+    total: int | None = None  # samples in all, as far as that can be foretold
+    rounds: int | None = None  # that they make up
     whole: int | None = None  # samples of an epoch, where a sampler makes whole batches, and `samples` is their number
+
+    @property
+    def epoch_samples(self) -> int:
+        return self.samples if self.whole is None else self.whole
 
 
 class UnitsReturned(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -141,12 +147,19 @@ class WorkerSuspected(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defa
         return f"worker {self.worker} has been {self.how_long}{waiting}"
 
 
+class FigureFound(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The evaluation found this, and the learning rate's schedule was told. A note for whoever trains a run again."""
+
+    name: str
+    value: float
+
+
 def _workers(ids: tuple[int, ...]) -> str:
     *others, last = map(str, ids)
     return f"workers {', '.join(others)} and {last}" if others else f"worker {last}"
 
 
-Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped | WorkerSuspected
+Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped | WorkerSuspected | FigureFound
 Event: TypeAlias = (
     WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged | WorkerReturned | Note
 )

@@ -28,6 +28,7 @@ class Arrived(NamedTuple):
     flat: Tensor
     pulled: Tensor
     event: GradientArrived
+    absent: tuple[int, ...] = ()
 
 
 class Follower(ABC):
@@ -41,6 +42,10 @@ class Follower(ABC):
     @abstractmethod
     def gradient(self, event: GradientArrived) -> tuple[Tensor, Tensor]:
         """What arrived, and the parameters that it was computed on."""
+
+    def absent(self, event: GradientArrived) -> tuple[int, ...]:
+        """The parameters that what arrived is not about, by their numbers."""
+        return ()
 
     def note(self, event: Event, now: float) -> None:
         """Anything else happened."""
@@ -83,13 +88,13 @@ class Follower(ABC):
         if clock <= self._clocks.get(worker, 0):
             return  # it was delivered twice
         self._clocks[worker] = clock
-        self._arrived[event.gradient] = Arrived(*self.gradient(event), event)
+        self._arrived[event.gradient] = Arrived(*self.gradient(event), event, self.absent(event))
         self._round.push(worker, event.samples)
 
     def _apply(self, gradients: tuple[Gradient, ...], weights: tuple[float, ...]) -> None:
         contributions = []
         for gradient, weight in zip(gradients, weights, strict=True):
-            flat, pulled, event = self._arrived[gradient]
+            flat, pulled, event, absent = self._arrived[gradient]
             contributions.append(
                 Contribution(
                     flat,
@@ -100,6 +105,7 @@ class Follower(ABC):
                     staleness=self.store.version - event.version,
                     units=event.units,
                     pulled=pulled,
+                    absent=absent,
                 )
             )
         self.store.apply(contributions, self._round.samples, departed=self._round.take_departed())

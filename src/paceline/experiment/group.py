@@ -39,7 +39,9 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
         """How many workers it may come to have, as far as is known at its beginning."""
         return self.workers if self.most is None else self.most
 
-    def check(self, *, epochs: int, lr_scaling: str, stale: str, not_finite: str, evaluate_every: int | None) -> None:
+    def check(
+        self, *, epochs: int | None, lr_scaling: str, stale: str, not_finite: str, evaluate_every: int | None
+    ) -> None:
         """ConfigurationError if anything about a run with this group is impossible."""
         for what, value in (("workers", self.workers), ("epochs", epochs), ("evaluate_every", evaluate_every)):
             if value is not None and (not isinstance(value, int) or value < 1):

@@ -18,6 +18,7 @@ from paceline.core.messages import (
     BatchSkipped,
     DataOpened,
     Event,
+    FigureFound,
     GradientArrived,
     Unit,
     UnitsReturned,
@@ -100,8 +101,7 @@ class LoopFollower(Follower):
     # -- what happens --
 
     def note(self, event: Event, now: float) -> None:
-        if isinstance(event, WorkerJoined):
-            self._here[self._script.process_of[event.worker]] = None
+        self._note_who_is_here(event)
         match event:
             case WorkerJoined(worker, None):
                 self._begin(worker, early=now == 0.0)
@@ -109,15 +109,26 @@ class LoopFollower(Follower):
                 self._of(worker).run_to(PUSH)  # others had been given its samples
             case WorkerJoined(worker, _, _, True, forgot) | WorkerReturned(worker, forgot):
                 self._begin_again(worker, forgot)
-            case DataOpened(samples, _, whole):
-                self.store.epoch_samples = samples if whole is None else whole
-            case WorkerLeft(worker, reason) if reason != NO_WORK_LEFT:
-                self._here.pop(self._script.process_of[worker], None)
+            case DataOpened():
+                self.store.open(event)
+                for loop in self._loops.values():
+                    loop.rates = self.store.rates
+            case FigureFound(_, value):
+                self.store.feed(value)
             case BatchSkipped(worker):
                 self._of(worker).run_to(SKIP)
             case UnitsReturned(worker, _, reason) if reason == INTERRUPTED:
                 self._of(worker).run_to(PUSH)
                 self._give(worker)
+            case _:
+                pass
+
+    def _note_who_is_here(self, event: Event) -> None:
+        match event:
+            case WorkerJoined(worker):
+                self._here[self._script.process_of[worker]] = None
+            case WorkerLeft(worker, reason) if reason != NO_WORK_LEFT:
+                self._here.pop(self._script.process_of[worker], None)
             case _:
                 pass
 
@@ -131,6 +142,9 @@ class LoopFollower(Follower):
         segment = loop.segment
         assert segment is not None
         return segment.gradient.clone(), segment.parameters.clone()
+
+    def absent(self, event: GradientArrived) -> tuple[int, ...]:
+        return self._of(event.gradient.worker).absent
 
     def send(self, worker: int) -> None:
         """One that had pushed before it was let in still holds what it had."""
@@ -152,6 +166,7 @@ class LoopFollower(Follower):
         loop.segment.parameters.copy_(self.store.flat)
         here = sorted(self._here)
         loop.place = Place(here.index(loop.index), len(here)) if loop.index in self._here else loop.place
+        loop.rates, loop.state_of = self.store.rates, self.store.optimizer_state
 
     def _begin(self, process: int, *, early: bool) -> None:
         """`early`: with the group; otherwise it gets the group's buffers."""

@@ -12,7 +12,7 @@ from paceline.training.checkpoint import STATE, Checkpoint, TornCheckpointError,
 
 AUTO = "auto"
 # What a run must be told as before: the group may be another one.
-SAME = ("train", "policy", "epochs", "seed", "lr_scaling", "stale")
+SAME = ("train", "policy", "epochs", "steps", "samples", "budget", "seed", "lr_scaling", "stale")
 
 
 class TornCheckpointWarning(UserWarning):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import TraceError
-from paceline.core.messages import NOT_STALE, Gradient, GradientArrived, UpdateRule
+from paceline.core.messages import NOT_STALE, DataOpened, Event, FigureFound, Gradient, GradientArrived, UpdateRule
 from paceline.experiment.following import Follower
 from paceline.recording.trace import Trace
 from paceline.training.choices import UpdateOptions
@@ -104,10 +104,19 @@ class TaskFollower(Follower):
         self._gradients = Gradients(task, seed)
         spec = self._gradients.optimizer_spec()
         self.store = ParameterStore(self._gradients.layout, self._gradients.initial, spec, options)
-        self.store.epoch_samples = len(task.train)
+        self.store.epoch_samples = len(task.train)  # a trace in virtual time does not say so
         self._uses = uses  # of each version, that are still to come or have no fate yet
         self._versions: dict[int, Tensor] = {0: self.store.flat.clone()}
         self._buffers: dict[int, dict[str, Tensor]] = {}
+
+    def note(self, event: Event, now: float) -> None:
+        match event:
+            case DataOpened():
+                self.store.open(event)
+            case FigureFound(_, value):
+                self.store.feed(value)
+            case _:
+                pass
 
     def gradient(self, event: GradientArrived) -> tuple[Tensor, Tensor]:
         if not event.units:
@@ -121,6 +130,9 @@ class TaskFollower(Follower):
         parameters = list(views(pulled, self.store.layout.parameters).values())
         self._gradients.compute(parameters, self._buffers[worker], event.units, flat, worker)
         return flat, pulled
+
+    def absent(self, event: GradientArrived) -> tuple[int, ...]:
+        return self._gradients.absent
 
     def updated(self) -> None:
         if self._uses[self.store.version]:

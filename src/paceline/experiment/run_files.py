@@ -42,11 +42,14 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
 
     policy: str
     group: Group
-    epochs: int
+    epochs: int | None
     seed: int
     lr_scaling: str
     train: str
     stale: str = "auto"
+    steps: int | None = None
+    samples: int | None = None
+    budget: float | None = None
     updates: UpdateRule | None = None
     threads: int | None = None  # of torch in every worker
     not_finite: str = "stop"

@@ -20,6 +20,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NO_CORRECTION_EXPECTED, Record, UpdateRule, WorkerSuspected
 from paceline.experiment.group import Group, group_of
+from paceline.experiment.limits import limits_of
 from paceline.experiment.resuming import AUTO, find_resumption
 from paceline.experiment.run_files import CHECKPOINTS, Configuration, Origin, RunFiles, name_of
 from paceline.experiment.simulation import policy_for
@@ -56,6 +57,7 @@ class RunResult:
     evaluations: list[Evaluation] = field(default_factory=list)
     run_dir: Path | None = None
     evaluation_problem: str = ""  # why the last state could not be evaluated
+    optimizer_state: dict[str, Any] | None = None  # its state_dict; None: a run that had come to its end before
 
     @property
     def seconds(self) -> float:
@@ -109,7 +111,10 @@ def launch(
     *,
     workers: int | str = 2,
     policy: Policy | str = "bsp",
-    epochs: int = 1,
+    epochs: int | None = None,
+    steps: int | None = None,
+    samples: int | None = None,
+    budget: float | None = None,
     seed: int = 0,
     slowdown: Mapping[int, float] | None = None,
     speed: str | None = None,
@@ -137,6 +142,8 @@ def launch(
     by every process, so there the call of `launch` stands under `if __name__ == "__main__":`.
 
     `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4.
+    The run ends after so many `epochs` (1, if no other limit is given), `steps` (full rounds: one batch of every worker
+    that the group begins with), `samples`, or `budget` seconds since the group began, whichever comes first.
     `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
     "lognormal:seconds=0.02". `restart`: so many deaths of workers are made up for by new ones. `patience`: a worker
     that is silent for much longer than is usual for it is set aside, not before 20 seconds; "10s..5m": not before 10
@@ -155,6 +162,7 @@ def launch(
     refuse_inside_a_worker()
     if group is None:
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
+    limits = limits_of(epochs, steps, samples, budget)
     group.check(epochs=epochs, lr_scaling=lr_scaling, stale=stale, not_finite=not_finite, evaluate_every=evaluate_every)
     refuse_if_too_many(group.workers, available_memory())
     chosen = policy_for(policy, group.workers)
@@ -166,11 +174,14 @@ def launch(
     configuration = Configuration(
         str(chosen),
         group,
-        epochs,
+        limits.epochs,
         seed,
         lr_scaling,
         name_of(train),
         stale,
+        steps=steps,
+        samples=samples,
+        budget=budget,
         threads=threads,
         not_finite=not_finite,
         evaluate_every=evaluate_every,
@@ -194,7 +205,7 @@ def launch(
         return Assignment(
             index=index,
             seed=seed,
-            epochs=epochs,
+            epochs=limits.epochs,
             threads=threads,
             device=devices(index),
             not_finite=not_finite,
@@ -219,7 +230,9 @@ def launch(
             workers=group.workers,
             least=group.least,
             most=group.most,
-            epochs=epochs,
+            epochs=limits.epochs,
+            limit=limits.of_work(group.workers),
+            budget=budget,
             updates=updates,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
@@ -304,6 +317,7 @@ def _finish(
             collector.evaluations,
             None if files is None else files.directory,
             server.evaluation_problem,
+            server.port.store.optimizer_state(),
         )
     try:
         server.keep_the_last()
@@ -323,8 +337,8 @@ def fit(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     batch_size: int = 32,
     sharding: str = "dynamic",
-    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
-    scheduler_every: int | None = None,
+    scheduler: Callable[..., Any] | None = None,
+    scheduler_every: int | str | None = None,
     metric: Callable[[Tensor, Tensor], Tensor] | None = None,
     collate_fn: Callable[[Any], Any] | None = None,
     num_workers: int = 0,

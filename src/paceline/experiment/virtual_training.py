@@ -12,6 +12,8 @@ from paceline.core.messages import UpdateApplied
 from paceline.experiment.simulation import Simulation, policy_for, run_end, simulated_workers, worker_speeds
 from paceline.experiment.training import RunResult, warn_if_not_corrected
 from paceline.lifecycle.messages import MakeUpdate
+from paceline.lifecycle.plan import plan_of
+from paceline.lifecycle.work import NO_LIMIT
 from paceline.policies import Policy
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.observer import Observer
@@ -46,6 +48,8 @@ class _EvaluatedLearner(Learner):
         store = self.store
         evaluation = Evaluation(self.simulator.now, store.samples, store.version, self.evaluate())
         self.evaluations.append(evaluation)
+        if store.wants_figures and (figure := store.figure_of(evaluation.figures)) is not None:
+            store.feed(figure.value)
         for observer in self.observers:
             observer.evaluated(evaluation)
         if self.on_evaluation is not None and self.on_evaluation(evaluation):
@@ -80,6 +84,7 @@ def train_virtually(
         updates=UpdateOptions(lr_scaling, stale, chosen.applies_stale and len(speeds) > 1),
         statistics=chosen.wants_statistics,
     )
+    learner.store.open(plan_of(learner.work, epochs, NO_LIMIT, len(speeds)))
     metrics = RunMetrics()
     writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
     watching = [metrics, *([writer] if writer else []), *observers]

@@ -16,8 +16,8 @@ from paceline.core.messages import (
     FINISHED,
     NO_WORK_LEFT,
     BatchSkipped,
-    DataOpened,
     DeadlinePassed,
+    FigureFound,
     Gradient,
     GradientArrived,
     Record,
@@ -28,6 +28,7 @@ from paceline.lifecycle.messages import (
     BatchesSkipped,
     Dismiss,
     EndProcess,
+    EndRequested,
     GiveUp,
     GradientPushed,
     GroupEvent,
@@ -68,6 +69,8 @@ class Lifecycle(Watch):
             UpdateApplied: self._decide,
             DeadlinePassed: self._decide,
             PolicyReplaced: self._change_policy,
+            EndRequested: self._end_soon,
+            FigureFound: self._note_figure,
         }
 
     def start(self) -> list[Output]:
@@ -177,7 +180,7 @@ class Lifecycle(Watch):
         self.staffing.note_push()
         if self.trains:
             seat.gathers = len(units) or seat.gathers
-            self.samples.hand_in(seat.worker, len(units))
+            self.samples.hand_in(seat.worker, len(units), event.samples)
             self.round.push(seat.worker, event.samples)
         self._orders.follow(record.commands)
         if seat.state is State.LEAVING:
@@ -223,7 +226,8 @@ class Lifecycle(Watch):
         seat.asks = True
         seat.work = event.work
         if self.samples.open(event.work, seat.index, self.seats.values(), len(self.active)):
-            self._outputs.append(Record(now, DataOpened(event.work.samples, self.samples.epochs, event.work.whole)))
+            assert self.samples.opened is not None
+            self._outputs.append(Record(now, self.samples.opened))
         if seat.state is State.SILENT:
             self.samples.recall(seat.worker)
             self._change(seat, Change.SPOKE)
@@ -317,6 +321,13 @@ class Lifecycle(Watch):
             self._outputs.append(GiveUp(f"{died}, and it was the last"))
         elif not self._has_a_model and self._together:
             self._outputs.append(GiveUp(f"{died} before the group began"))
+
+    def _end_soon(self, event: EndRequested, now: float) -> None:
+        """What everybody is at is the last. Every gradient gets its fate as at the end of any run."""
+        self.samples.close()
+
+    def _note_figure(self, event: FigureFound, now: float) -> None:
+        self._outputs.append(Record(now, event))
 
     # -- the size of the group --
 

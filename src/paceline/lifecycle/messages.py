@@ -1,6 +1,7 @@
 """What goes into a lifecycle and what comes out of it. A seat is named by its index, a gradient by worker and clock.
 
-`UpdateApplied` and `DeadlinePassed` of the core go in as well; `Record`s come out among the commands, in their order.
+`UpdateApplied`, `DeadlinePassed` and `FigureFound` of the core go in as well; `Record`s come out among the commands, in
+their order.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from paceline.core.coordinator import Decides
-from paceline.core.messages import DeadlinePassed, Gradient, GradientArrived, Record, Unit, UpdateApplied
+from paceline.core.messages import DeadlinePassed, FigureFound, Gradient, GradientArrived, Record, Unit, UpdateApplied
 from paceline.lifecycle.work import Work
 
 
@@ -77,6 +78,10 @@ class SizeRequested(msgspec.Struct, frozen=True, gc=False):
     workers: int
 
 
+class EndRequested(msgspec.Struct, frozen=True, gc=False):
+    """The run is to end with what everybody is at: its time is over."""
+
+
 class PolicyReplaced(msgspec.Struct, frozen=True, gc=False):
     """Another policy, a fresh one, is to go on from here."""
 
@@ -93,6 +98,8 @@ GroupEvent: TypeAlias = (
     | ProcessDied
     | SizeRequested
     | PolicyReplaced
+    | EndRequested
+    | FigureFound
     | UpdateApplied
     | DeadlinePassed
 )
@@ -123,6 +130,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     unit: Unit | None = None
     requested: bool = False  # it was parked: this is the answer to its request for work
     ahead: tuple[Unit, ...] = ()  # further ones, for later
+    enough: bool = False  # of batches of its own: its loop is to end
 
 
 class Interrupt(msgspec.Struct, frozen=True, gc=False):

@@ -134,7 +134,8 @@ class Orders(TimedOrders):
             return
         requested = bool(seat.reserved)
         units, seat.reserved = seat.reserved or dealt[seat.worker], ()
-        self.outputs.append(Release(seat.index, units[0] if units else None, requested, units[1:]))
+        unit = units[0] if units else None
+        self.outputs.append(Release(seat.index, unit, requested, units[1:], unit is None and self._samples.enough))
 
     def _deal(self, seats: Sequence[Seat]) -> dict[int, tuple[Unit, ...]]:
         """By worker: the work that comes along with parameters."""

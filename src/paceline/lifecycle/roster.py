@@ -17,6 +17,7 @@ from paceline.lifecycle.samples import Samples
 from paceline.lifecycle.seats import ON_THEIR_WAY_OUT, WITHOUT_A_PLACE, Change, Seat, State
 from paceline.lifecycle.silence import Patience, Silence
 from paceline.lifecycle.staffing import Staffing
+from paceline.lifecycle.work import NO_LIMIT, Limit
 
 MADE_SMALLER = "the group was made smaller"
 
@@ -29,7 +30,8 @@ class Roster:
         *,
         least: int | None = None,
         most: int | None = None,
-        epochs: int = 1,
+        epochs: int | None = 1,
+        limit: Limit = NO_LIMIT,
         together: bool = True,
         trains: bool = True,
         restarts: int = 0,
@@ -37,15 +39,16 @@ class Roster:
     ) -> None:
         """`workers`: the ids of the processes that the group begins with.
 
-        `least`, `most` and `restarts`: as in Staffing. `together`: the group begins when the models of all are here;
-        otherwise each joins when it comes. `trains`: there are samples and gradients behind the pushes; otherwise a run
-        only keeps time. `patience`: with those who are silent; None: without end.
+        `least`, `most` and `restarts`: as in Staffing. `epochs` and `limit`: of the work, as in WorkLedger. `together`:
+        the group begins when the models of all are here; otherwise each joins when it comes. `trains`: there are
+        samples and gradients behind the pushes; otherwise a run only keeps time. `patience`: with those who are silent;
+        None: without end.
         """
         self.coordinator = coordinator
         self.seats: dict[int, Seat] = {worker: Seat(worker) for worker in workers}
         self.members: dict[int, Seat] = {}  # by worker id
         self.round = Round()
-        self.samples = Samples(epochs)
+        self.samples = Samples(epochs, limit)
         self.staffing = Staffing(len(workers), least, most, restarts)
         self.begun = self._has_a_model = False  # a group that is resumed has begun, and has no model yet
         self._together = together

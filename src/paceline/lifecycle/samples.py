@@ -10,30 +10,40 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import GradientArrived, Unit
+from paceline.core.messages import DataOpened, GradientArrived, Unit
+from paceline.lifecycle.plan import plan_of
 from paceline.lifecycle.seats import Seat, State
-from paceline.lifecycle.work import LedgerState, Work, WorkLedger
+from paceline.lifecycle.work import NO_LIMIT, LedgerState, Limit, Work, WorkLedger
 
 
 class SamplesState(msgspec.Struct, frozen=True):
     dropped: int
     work: Work | None
     ledger: LedgerState | None
+    limit: Limit = NO_LIMIT
+    pushed: tuple[int, int] = (0, 0)
+    closed: bool = False
 
 
 class Samples:
-    def __init__(self, epochs: int) -> None:
+    def __init__(self, epochs: int | None, limit: Limit = NO_LIMIT) -> None:
         self.ledger: WorkLedger | None = None  # None: the workers bring batches of their own, or have not asked yet
         self.dropped = 0  # samples whose gradient was not used, and that nobody can give back
         self.epochs = epochs
+        self.limit = limit
         self.recalled: list[tuple[int, tuple[Unit, ...]]] = []  # from silent workers, for others; somebody notes it
+        self.opened: DataOpened | None = None  # what there is to do, once somebody asked for it
         self._work: Work | None = None
+        self._pushed = (0, 0)  # gradients that workers made of batches of their own, and their samples
+        self._closed = False
 
     def state(self) -> SamplesState:
-        return SamplesState(self.dropped, self._work, None if self.ledger is None else self.ledger.state())
+        ledger = None if self.ledger is None else self.ledger.state()
+        return SamplesState(self.dropped, self._work, ledger, self.limit, self._pushed, self._closed)
 
     def resume(self, state: SamplesState) -> None:
-        self.dropped, self._work = state.dropped, state.work
+        self.dropped, self._work, self.limit = state.dropped, state.work, state.limit
+        self._pushed, self._closed = state.pushed, state.closed
         self.ledger = None if state.ledger is None else WorkLedger.resumed(state.ledger)
 
     # -- leasing --
@@ -47,7 +57,9 @@ class Samples:
                 )
             self._work = work
             static = work.sharding == "static"
-            self.ledger = WorkLedger(work.samples, self.epochs, len(seats) if static else 1)
+            self.ledger = WorkLedger(work.samples, self.epochs, len(seats) if static else 1, self.limit.of(work))
+            self.ledger.closed = self._closed
+            self.opened = plan_of(work, self.epochs, self.limit.of(work), active)
             for part, seat in enumerate(seats):
                 if static:
                     seat.part = part
@@ -119,15 +131,33 @@ class Samples:
         ledger = self.ledger
         return ledger is not None and not (ledger.remaining or ledger.outstanding)
 
+    def close(self) -> None:
+        """Give nothing out any more: what workers are at is the last."""
+        self._closed = True
+        if self.ledger is not None:
+            self.ledger.closed = True
+
+    @property
+    def enough(self) -> bool:
+        """Whether those with batches of their own have made as many gradients as were wanted."""
+        (gradients, samples), limit = self._pushed, self.limit
+        return (
+            self._closed
+            or (limit.batches is not None and gradients >= limit.batches)
+            or (limit.samples is not None and samples >= limit.samples)
+        )
+
     # -- fates --
 
     def behind(self, worker: int, units: int) -> tuple[Unit, ...]:
         """The units that the worker's next gradient is made of."""
         return () if self.ledger is None else self.ledger.oldest(worker, units)
 
-    def hand_in(self, worker: int, units: int) -> None:
-        if self.ledger is not None and units:
+    def hand_in(self, worker: int, units: int, samples: int) -> None:
+        if self.ledger is not None:
             self.ledger.hand_in(worker, units)
+        else:
+            self._pushed = self._pushed[0] + 1, self._pushed[1] + samples
 
     def applied(self, arrived: GradientArrived) -> None:
         if self.ledger is not None:

@@ -10,6 +10,9 @@ and loads meanwhile. It uses them in the order in which it was given them.
 
 A unit is done when its gradient was applied. If that was discarded or its worker died it goes back, and another worker
 takes it. So every sample counts once per epoch, or is counted as dropped.
+
+A run ends after so many epochs, batches or samples, or when the ledger is closed. The limits count what is given out
+for the first time: what comes back is given again, and costs nothing.
 """
 
 from __future__ import annotations
@@ -41,11 +44,27 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
         return self.samples if self.whole is None else self.whole
 
 
+class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of what the whole group is given, beside its epochs; None: there is no such limit."""
+
+    batches: int | None = None
+    samples: int | None = None
+
+    def of(self, work: Work) -> Limit:
+        """In units of this work: of whole batches nobody knows how many samples each has, so they count as equal."""
+        if work.whole is None or self.samples is None:
+            return self
+        return Limit(self.batches, -(-self.samples * work.samples // work.whole))
+
+
+NO_LIMIT = Limit()
+
+
 class LedgerState(msgspec.Struct, frozen=True):
     """A ledger between two events, as a value that JSON can hold."""
 
     samples: int
-    epochs: int
+    epochs: int | None
     parts: int
     applied: int
     dropped: int
@@ -54,21 +73,28 @@ class LedgerState(msgspec.Struct, frozen=True):
     unowned: list[int]
     returned: list[Unit]
     leased: dict[int, list[Unit]]
+    limit: Limit = NO_LIMIT
+    batches: int = 0
+    closed: bool = False
 
 
 class WorkLedger:
     """The group's book of units: not yet given out, returned, leased, without a fate, done."""
 
-    def __init__(self, samples: int, epochs: int, parts: int = 1) -> None:
+    def __init__(self, samples: int, epochs: int | None, parts: int = 1, limit: Limit = NO_LIMIT) -> None:
+        """`epochs`: None, if the data set is walked through as often as the other limits allow."""
         if samples < 1:
             raise ConfigurationError("the data set is empty: there is nothing to train on")
         self.samples = samples
         self.epochs = epochs
         self.parts = parts
+        self.limit = limit
+        self.closed = False  # nothing is given out any more, nor given again
+        self.batches = 0  # that were given out for the first time
         self.applied = 0  # samples whose gradient became part of an update
         self.dropped = 0  # samples whose gradient was not finite, and was skipped
-        # The epoch and position up to which each part was given out; with more parts than samples some are empty.
-        self._at = {part: (0, 0) if part < samples else (epochs, 0) for part in range(parts)}
+        # The epoch and position up to which each part was given out; with more parts than samples some do not exist.
+        self._at = dict.fromkeys(range(min(parts, samples)), (0, 0))
         self._unowned = [0] if parts == 1 else []  # the parts that are for anybody
         self._returned: deque[Unit] = deque()
         self._leased: dict[int, deque[Unit]] = {}
@@ -88,12 +114,16 @@ class WorkLedger:
             list(self._unowned),
             [*self._returned, *(unit for units in self._held.values() for unit in units)],
             {worker: self._all_of(worker) for worker in {**self._leased, **self._again} if self._all_of(worker)},
+            self.limit,
+            self.batches,
+            self.closed,
         )
 
     @classmethod
     def resumed(cls, state: LedgerState) -> WorkLedger:
         """What another ledger was. Every process is a new one, so what workers had is given to them again."""
-        ledger = cls(state.samples, state.epochs, state.parts)
+        ledger = cls(state.samples, state.epochs, state.parts, state.limit)
+        ledger.batches, ledger.closed = state.batches, state.closed
         ledger.applied, ledger.dropped, ledger._undecided = state.applied, state.dropped, state.undecided
         ledger._at = {part: (epoch, begin) for part, (epoch, begin) in state.at.items()}
         ledger._unowned = list(state.unowned)
@@ -111,10 +141,12 @@ class WorkLedger:
         """
         if batch_size < 1:
             raise ConfigurationError(f"batch_size is {batch_size}; it must be at least 1")
-        unit = _cut(self._again.get(worker), batch_size) or _cut(self._returned, batch_size)
+        unit = _cut(self._again.get(worker), batch_size)
+        if unit is None and not self.closed:
+            unit = _cut(self._returned, batch_size)
         if unit is None and part in self._at:
             unit = self._from_part(part, batch_size)
-        while unit is None and self._unowned:
+        while unit is None and self._unowned and not self.full:
             unit = self._from_part(self._unowned[0], batch_size)
             if unit is None:
                 self._unowned.pop(0)
@@ -124,12 +156,28 @@ class WorkLedger:
 
     def _from_part(self, part: int, batch_size: int) -> Unit | None:
         epoch, begin = self._at[part]
-        if epoch == self.epochs:
+        if epoch == self.epochs or self.full:
             return None
         size = self._size(part)
         end = min(begin + batch_size, size)
+        if self.limit.samples is not None:
+            end = min(end, begin + self.limit.samples - self.given)
+        self.batches += 1
         self._at[part] = (epoch, end) if end < size else (epoch + 1, 0)
         return Unit(epoch, begin, end, part, self.parts)
+
+    @property
+    def given(self) -> int:
+        """Samples that were given out, once per epoch."""
+        return sum(epoch * self._size(part) + begin for part, (epoch, begin) in self._at.items())
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing new is given out: a limit was reached, or somebody ended the run."""
+        limit = self.limit
+        if self.closed or (limit.batches is not None and self.batches >= limit.batches):
+            return True
+        return limit.samples is not None and self.given >= limit.samples
 
     def _size(self, part: int) -> int:
         return len(range(part, self.samples, self.parts))
@@ -209,8 +257,12 @@ class WorkLedger:
     @property
     def available(self) -> bool:
         """Whether any worker could be given something."""
-        unowned = any(self._at[part][0] < self.epochs for part in self._unowned)
-        return bool(self._returned or self._held) or unowned
+        if self.closed:
+            return False
+        return bool(self._returned or self._held) or (not self.full and any(map(self._goes_on, self._unowned)))
+
+    def _goes_on(self, part: int) -> bool:
+        return self.epochs is None or self._at[part][0] < self.epochs
 
     @property
     def workers(self) -> list[int]:
@@ -229,22 +281,33 @@ class WorkLedger:
 
     @property
     def outstanding(self) -> int:
-        """Samples that workers are at, or whose gradient has no fate yet."""
-        return self.leased + self._undecided
+        """Samples that are still to get a fate: workers are at them, or have pushed their gradient. Once the ledger is
+        closed nobody waits for those of silent workers."""
+        held = sum(map(_samples, self._held.values())) if self.closed else 0
+        return self.leased - held + self._undecided
 
     @property
     def remaining(self) -> int:
-        """Samples that were not given out yet, or came back."""
-        ahead = 0
-        for part, (epoch, begin) in self._at.items():
-            if epoch < self.epochs:
-                ahead += (self.epochs - epoch) * self._size(part) - begin
-        return ahead + _samples(self._returned)
+        """Samples that will be given out, or given again; of a run without an end in sight, at least an epoch."""
+        if self.closed:
+            return 0
+        if self.full:
+            ahead = 0
+        else:
+            most = self.limit.samples
+            ends = [*([] if self.epochs is None else [self.samples * self.epochs]), *([] if most is None else [most])]
+            ahead = min(ends) - self.given if ends else self.samples
+        return ahead + self.returned
+
+    @property
+    def returned(self) -> int:
+        """Samples that came back, and nobody is at."""
+        return _samples(self._returned)
 
     @property
     def complete(self) -> bool:
-        """Every sample of every epoch was applied, or dropped."""
-        return self.applied + self.dropped == self.samples * self.epochs
+        """Everything was given out, and was applied, or dropped."""
+        return not self.remaining and self.applied + self.dropped == self.given
 
 
 def _cut(units: deque[Unit] | None, batch_size: int) -> Unit | None:

@@ -63,12 +63,13 @@ class Ledger(Observer):
         self._epochs: dict[int, np.ndarray[Any, Any]] = {}  # how often each sample was applied; SKIPPED: never will be
         self._applied = self._skipped = self._discarded = self._late = 0
         self._lost: dict[str, int] = {}
-        self._data = 0, 0  # samples and epochs, where the group shares a data set
+        self._samples = 0  # of the data set, where the group shares one
+        self._wanted = 0  # epochs
 
     def observe(self, record: Record) -> None:
         match record.event:
             case DataOpened(samples, epochs):
-                self._data = samples, epochs
+                self._samples, self._wanted = samples, epochs or 0
             case GradientArrived():
                 self._pending.setdefault(record.event.gradient, record.event)
             case UnitsReturned(_, units, reason) if units:
@@ -113,9 +114,9 @@ class Ledger(Observer):
 
     def balance(self, again: int = 0) -> Balance:
         """`again`: samples that were applied, and lost with a crash."""
-        samples, epochs = self._data
+        epochs = max(self._wanted, max(self._epochs, default=-1) + 1) if self._samples else 0
         return Balance(
-            [self._epoch(epoch, samples) for epoch in range(epochs)],
+            [self._epoch(epoch, self._samples) for epoch in range(epochs)],
             self._applied,
             self._skipped,
             sum(arrived.samples for arrived in self._pending.values()),

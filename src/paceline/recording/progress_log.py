@@ -25,7 +25,7 @@ class Measurement(msgspec.Struct, frozen=True, tag=True):
     seconds: float
     samples: int  # whose gradients became part of an update
     epoch: float | None  # None: the workers bring batches of their own, of which nobody knows the number
-    epochs: int
+    epochs: int | None  # None: as many as other limits allow
     updates: int
     workers: int
     learning_rate: float

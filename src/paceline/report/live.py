@@ -200,7 +200,12 @@ def news_of_a_worker(record: Record) -> str:
 
 def progress_line(now: Measurement, figures: Mapping[str, float]) -> str:
     """How far a run is, in one line."""
-    epoch = "" if now.epoch is None else f"epoch {min(now.epoch, now.epochs):.1f} of {now.epochs}"
+    if now.epoch is None:
+        epoch = ""
+    elif now.epochs is None:
+        epoch = f"epoch {now.epoch:.1f}"
+    else:
+        epoch = f"epoch {min(now.epoch, now.epochs):.1f} of {now.epochs}"
     rate = now.samples / now.seconds if now.seconds else 0.0
     loss = "" if now.loss is None else f"training loss {now.loss:.3g}"
     found = [figure(name, value) for name, value in figures.items()]

@@ -25,6 +25,7 @@ class HandedIn(NamedTuple):
     gradient: Tensor
     squared_norm: float | None = None
     pulled: Tensor | None = None  # the parameters that it was computed on
+    absent: tuple[int, ...] = ()  # parameters that it has no gradient of
 
 
 class Aggregation:
@@ -43,13 +44,18 @@ class Aggregation:
         self._copies: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # by version
 
     def hand_in(
-        self, seat: int, gradient: Tensor, squared_norm: float | None = None, pulled: Tensor | None = None
+        self,
+        seat: int,
+        gradient: Tensor,
+        squared_norm: float | None = None,
+        pulled: Tensor | None = None,
+        absent: tuple[int, ...] = (),
     ) -> None:
         """It stays where it lies until its fate is decided, so nobody may write there.
 
         `pulled`: the parameters that it was computed on, which a correction of stale gradients looks at.
         """
-        self._handed_in[seat] = HandedIn(gradient, squared_norm, pulled)
+        self._handed_in[seat] = HandedIn(gradient, squared_norm, pulled, absent)
 
     def set_aside(self, gradient: Gradient, seat: int, version: int) -> None:
         """Its process goes on, or is gone, before its fate is decided."""
@@ -92,6 +98,7 @@ class Aggregation:
             part.staleness,
             arrived.units,
             taken.pulled,
+            taken.absent,
         )
 
     def discard(self, gradient: Gradient, seat: int) -> None:
@@ -108,14 +115,17 @@ class Aggregation:
         found = ((gradient, self._set_aside.get(gradient) or self._handed_in[seat]) for gradient, seat in pending)
         corrects = self.store.corrects
         return [
-            (gradient.worker, gradient.clock, held.gradient, held.squared_norm, held.pulled if corrects else None)
+            (
+                *(gradient.worker, gradient.clock, held.gradient, held.squared_norm),
+                *(held.pulled if corrects else None, held.absent),
+            )
             for gradient, held in found
         ]
 
     def resume(self, kept: Iterable[Any]) -> None:
         """Take over the gradients without a fate of another one: they are set aside."""
-        for worker, clock, gradient, squared_norm, pulled in kept:
-            self._set_aside[Gradient(worker, clock)] = HandedIn(gradient, squared_norm, pulled)
+        for worker, clock, *held in kept:
+            self._set_aside[Gradient(worker, clock)] = HandedIn(*held)
 
     def view(self) -> PortView:
         return PortView(self.store.version, tuple(self._set_aside))

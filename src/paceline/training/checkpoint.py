@@ -32,7 +32,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     policy: str
     seed: int
-    epochs: int
+    epochs: int | None
     seconds: float  # since the group began, without the time that nothing ran
     samples: int
     updates: int

@@ -37,6 +37,7 @@ class Gradients:
         self._seed = seed
         self._fetcher = Fetcher(task.train, task.collate_fn)
         self._orders: dict[tuple[int, int], Tensor] = {}
+        self.absent: tuple[int, ...] = ()  # parameters that the latest gradient is not about
         self.task.model.train()
 
     def optimizer_spec(self) -> OptimizerSpec:
@@ -54,7 +55,7 @@ class Gradients:
         finite makes parameters of its kind, and they the next loss.
         """
         for parameter, given in zip(self._parameters, parameters, strict=True):
-            parameter.data = given
+            parameter.data = given.to(parameter.dtype)
             parameter.grad = None
         for name, buffer in self.buffers.items():
             buffer.data = buffers[name]
@@ -64,6 +65,7 @@ class Gradients:
         x, y = self._fetcher.here(Wanted(indices, seed_of(self._seed, units[0])))
         loss = task.loss(task.model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.absent = tuple(number for number, each in enumerate(self._parameters) if each.grad is None)
         torch.cat([_gradient_of(parameter).reshape(-1) for parameter in self._parameters], out=into)
         value = float(loss.detach())
         if not math.isfinite(value):
@@ -86,6 +88,4 @@ class Gradients:
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        raise PacelineError("a parameter has no gradient: freeze what is not trained with requires_grad_(False)")
-    return parameter.grad
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
 
 import msgspec
 import torch
@@ -36,14 +37,24 @@ class Entry(msgspec.Struct, frozen=True):
 class Layout(msgspec.Struct, frozen=True):
     """A model's tensors, in the order of their names in it, and the keys of its state_dict with the tensor of each."""
 
-    parameters: tuple[Entry, ...]  # trained, and all of one type
+    parameters: tuple[Entry, ...]  # trained
     others: tuple[Entry, ...]  # buffers and frozen parameters
     keys: tuple[tuple[str, str], ...]  # tied tensors have several keys
     averaged: frozenset[str] = frozenset()  # of the others: the buffers of floating point
 
     @property
     def dtype(self) -> torch.dtype:
-        return dtype_of(self.parameters[0].dtype)
+        """Of the flat parameters and gradients: where they are of several types, one that holds them all exactly."""
+        return reduce(torch.promote_types, (dtype_of(name) for name in dict.fromkeys(self._dtypes)))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the parameters are of several types."""
+        return len(set(self._dtypes)) > 1
+
+    @property
+    def _dtypes(self) -> list[str]:
+        return [entry.dtype for entry in self.parameters]
 
     @property
     def parameter_count(self) -> int:
@@ -74,9 +85,6 @@ def layout_of(model: nn.Module) -> Layout:
         if nn.parameter.is_lazy(tensor):
             raise ConfigurationError(f"the shape of {name!r} is not known yet (lazy): call the model once first")
     parameters = _entries(trained)
-    dtypes = {entry.dtype for entry in parameters}
-    if len(dtypes) > 1:
-        raise ConfigurationError(f"the model has parameters of {' and '.join(sorted(dtypes))}; one type is needed")
     frozen = [(name, tensor) for name, tensor in model.named_parameters() if not tensor.requires_grad]
     others = [*frozen, *model.named_buffers()]
     names = {id(tensor): name for name, tensor in [*trained, *others]}
@@ -127,6 +135,13 @@ def views(flat: Tensor, entries: Iterable[Entry]) -> dict[str, Tensor]:
     return found
 
 
+def typed(flat: Tensor, entries: Iterable[Entry]) -> dict[str, Tensor]:
+    """The same, each in its own type: views where that is the flat one's, else copies."""
+    entries = list(entries)
+    found = views(flat, entries)
+    return {entry.name: found[entry.name].to(dtype_of(entry.dtype)) for entry in entries}
+
+
 class Segment:
     """One worker's piece of memory, cut as the layout says. Whoever maps the same bytes sees the same tensors."""
 
@@ -146,9 +161,10 @@ class Segment:
             offset += _aligned(entry.bytes)
 
     def state(self, parameters: Tensor | None = None) -> dict[str, Tensor]:
-        """What state_dict() of the model would be, as views; with other parameters than its own, if given."""
+        """What state_dict() of the model would be, as views where the type allows it; with other parameters than its
+        own, if given."""
         flat = self.parameters if parameters is None else parameters
-        tensors = views(flat, self.layout.parameters) | self.others
+        tensors = typed(flat, self.layout.parameters) | self.others
         return {key: tensors[name] for key, name in self.layout.keys}
 
 

@@ -96,7 +96,7 @@ class Learner:
         flat = free.pop() if free else torch.empty_like(self.store.flat)
         loss = self._gradients.compute(replica.holds.parameters, self._buffers[seat], [replica.unit], flat, seat)
         norm = squared_norm(flat) if self._aggregation.statistics else None  # while it is in the cache
-        self._aggregation.hand_in(seat, flat, norm, replica.holds.flat)
+        self._aggregation.hand_in(seat, flat, norm, replica.holds.flat, self._gradients.absent)
         return replica.unit.samples, loss
 
     def leave(self, seat: int) -> None:

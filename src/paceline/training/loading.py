@@ -64,6 +64,7 @@ class Leases(Protocol):
 class Loaded(NamedTuple):
     batch: Any
     samples: int
+    epoch: int
 
 
 def loaded(
@@ -95,7 +96,7 @@ def _one_by_one(link: Leases, source: Source, renewed: Callable[[], None], threa
             renewed()
         with _threads(threads):
             batch = source.fetcher.here(source.wanted(unit))
-        yield Loaded(batch, source.samples(unit, batch))
+        yield Loaded(batch, source.samples(unit, batch), unit.epoch)
 
 
 class _Ahead:
@@ -126,7 +127,7 @@ class _Ahead:
             unit = self._given.popleft()
             if unit is not None:
                 self._loading -= 1
-                yield Loaded(batch, self._source.samples(unit, batch))
+                yield Loaded(batch, self._source.samples(unit, batch), unit.epoch)
 
     def _feed(self) -> Iterator[Wanted | None]:
         """What the loader takes next."""

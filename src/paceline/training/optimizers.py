@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import lr_scheduler
 
 from paceline.core.errors import ConfigurationError
 from paceline.training.layout import Layout
@@ -21,6 +21,7 @@ ELEMENTWISE = (
     *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
     *(torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop, torch.optim.ASGD),
 )
+LOOKED_AT = 64  # numbers of a tensor, when two descriptions are compared
 
 
 class OptimizerSpec(NamedTuple):
@@ -29,45 +30,17 @@ class OptimizerSpec(NamedTuple):
     kind: type[torch.optim.Optimizer]
     arguments: dict[str, Any]
     groups: list[tuple[list[str], dict[str, Any]]]
-    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
-    scheduler_every: int | None = None  # samples between two of its steps; None: an epoch
+    scheduler: Callable[..., Any] | None = None
+    scheduler_every: int | str | None = None  # when it steps: "epoch", "round", or samples; None: each epoch
     stale: str | None = None  # what to do about stale gradients; None: as the run says
+    state: Any = None  # a state_dict to begin with
 
 
-class Piece(NamedTuple):
-    """A stretch of the flat parameters that the optimizer sees as one tensor."""
-
-    group: int
-    begin: int
-    size: int
-    shape: tuple[int, ...]
-
-
-def pieces_of(layout: Layout, spec: OptimizerSpec) -> list[Piece]:
-    """One piece per parameter; neighbours of one group are one piece where the optimizer cannot tell the difference."""
-    group_of = {name: number for number, (names, _) in enumerate(spec.groups) for name in names}
-    fused = any(options.get("fused") for options in (spec.arguments, *(own for _, own in spec.groups)))
-    merges = spec.kind in ELEMENTWISE and layout.dtype in EXACT and not fused
-    pieces: list[Piece] = []
-    begin = 0
-    for entry in layout.parameters:
-        group = group_of.get(entry.name)
-        if group is not None:
-            last = pieces[-1] if pieces else None
-            if merges and last is not None and last.group == group and last.begin + last.size == begin:
-                pieces[-1] = Piece(group, last.begin, last.size + entry.size, (last.size + entry.size,))
-            else:
-                pieces.append(Piece(group, begin, entry.size, (entry.size,) if merges else entry.shape))
-        begin += entry.size
-    return pieces
-
-
-def make_optimizer(
-    spec: OptimizerSpec, pieces: Sequence[Piece], tensors: Sequence[nn.Parameter]
-) -> torch.optim.Optimizer:
+def make_optimizer(spec: OptimizerSpec, members: Iterable[tuple[int, nn.Parameter]]) -> torch.optim.Optimizer:
+    """`members`: of the parameter groups, each with the number of its group."""
     groups: list[dict[str, Any]] = [{"params": [], **options} for _, options in spec.groups]
-    for piece, tensor in zip(pieces, tensors, strict=True):
-        groups[piece.group]["params"].append(tensor)
+    for group, tensor in members:
+        groups[group]["params"].append(tensor)
     try:
         optimizer = spec.kind(groups, **spec.arguments)
     except (TypeError, ValueError) as problem:
@@ -92,20 +65,6 @@ def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
     return step
 
 
-def make_scheduler(spec: OptimizerSpec, optimizer: torch.optim.Optimizer) -> Any:
-    if spec.scheduler is None:
-        return None
-    if spec.scheduler_every is not None and spec.scheduler_every < 1:
-        raise ConfigurationError(f"scheduler_every is {spec.scheduler_every}; it must be at least 1 sample")
-    try:
-        scheduler = spec.scheduler(optimizer)
-    except (TypeError, ValueError) as problem:
-        raise ConfigurationError(f"the scheduler cannot be made: {problem}") from None
-    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
-        raise ConfigurationError("ReduceLROnPlateau needs a figure at every step; take a schedule that counts steps")
-    return scheduler
-
-
 def spec_of(
     layout: Layout,
     names: Mapping[int, str],
@@ -115,10 +74,13 @@ def spec_of(
 ) -> OptimizerSpec:
     """The description that crosses to the server. `names`: of the model's parameters, by their id()."""
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        given = f"a {type(kind).__name__} object" if isinstance(kind, torch.optim.Optimizer) else f"{kind!r:.80}"
         raise ConfigurationError(
-            f"{kind!r} is no optimizer class: give the class and its arguments, as in"
+            f"{given} is no optimizer class: give the class and its arguments, as in"
             " worker.optimizer(model, torch.optim.SGD, lr=0.1); the object is made on the server"
         )
+    if kind is torch.optim.SparseAdam:
+        raise ConfigurationError("SparseAdam needs sparse gradients, which are made dense on their way: take Adam")
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ConfigurationError(f"{kind.__name__} computes gradients itself (it needs a closure): it cannot be remote")
@@ -139,6 +101,40 @@ def spec_of(
         own = {key: value for key, value in group.items() if key != "params"}
         grouped.append(([names[id(parameter)] for parameter in given if parameter.requires_grad], own))
     return OptimizerSpec(kind, dict(arguments), grouped)
+
+
+def spec_difference(expected: OptimizerSpec, found: OptimizerSpec) -> str:
+    """In words, the first thing in which two descriptions differ; empty: they are alike."""
+    if expected.kind.__qualname__ != found.kind.__qualname__:
+        return f"it is {found.kind.__name__}, not {expected.kind.__name__}"
+    for name in dict.fromkeys((*expected.arguments, *found.arguments)):
+        one, other = (spec.arguments.get(name, "not given") for spec in (found, expected))
+        if _words(one) != _words(other):
+            return f"its {name} is {_words(one)}, not {_words(other)}"
+    if _words(expected.groups) != _words(found.groups):
+        return "its parameter groups are others"
+    for name in ("scheduler", "scheduler_every", "stale"):
+        one, other = (_words(getattr(spec, name)) for spec in (found, expected))
+        if one != other:
+            return f"its {name} is {one}, not {other}"
+    return ""
+
+
+def _words(value: Any) -> str:
+    """The same for what is alike, in whatever process it was made."""
+    match value:
+        case partial():
+            return f"partial({_words(value.func)}, {_words(value.args)}, {_words(value.keywords)})"
+        case list() | tuple():
+            return f"({', '.join(map(_words, value))})"
+        case Mapping():
+            return f"{{{', '.join(f'{name}: {_words(part)}' for name, part in value.items())}}}"
+        case Tensor():
+            return repr(value.tolist()) if value.numel() < LOOKED_AT else f"a tensor of {tuple(value.shape)}"
+        case None | bool() | int() | float() | str():
+            return repr(value)
+        case _:
+            return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def warm_up() -> None:

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import NOT_STALE, NOT_WANTED, Statistics, UpdateRule
+from paceline.core.messages import NOT_STALE, NOT_WANTED, DataOpened, Statistics, UpdateRule
 from paceline.training.choices import AS_USUAL, LR_SCALINGS, STALE, UpdateOptions
-from paceline.training.layout import Layout, views
-from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer, make_scheduler, pieces_of
+from paceline.training.layout import Layout, typed, views
+from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer
+from paceline.training.pieces import load_state, pieces_of, state_dict_of, tell_apart, tensors_of
 from paceline.training.scaling import NOISE_SIZED, scaled_options, scaling_for
+from paceline.training.schedule import Figure, Schedule
 from paceline.training.stale import Correction, refusal
-from paceline.training.updates import Contribution, Rate, combine, statistics_of
+from paceline.training.updates import Contribution, Rate, absent_in_all, combine, statistics_of
 
 LOOKED_AT = 1024  # numbers of the second moment, for the size of a step
 DIGESTED = 4096  # parameters in a digest
@@ -46,16 +48,26 @@ class ParameterStore:
         self.version = 0
         self.samples = 0  # seen by the whole group
         self.epoch_samples: int | None = None  # where the data set is known
+        self._mixed = layout.mixed
         self._scaling = scaling_for(spec.kind, lr_scaling)
         self._rounds = 0.0  # that the updates so far make up
         self._uneven = False  # whether some of them were smaller than a round
+        self._missed: dict[int, float] = {}  # rounds in which a parameter, by its number, had no gradient
+        self.spec = spec._replace(state=None)
         self._pieces = pieces_of(layout, spec)
-        self._tensors = [nn.Parameter(view) for view in self._views(self.flat)]
-        self.optimizer = make_optimizer(spec, self._pieces, self._tensors)
-        self._every = spec.scheduler_every
-        self._scheduler = make_scheduler(spec, self.optimizer)
+        self._tensors = tensors_of(self._pieces, self.flat)
+        self._apart = False  # whether the optimizer sees every parameter by itself
+        groups = (piece.group for piece in self._pieces)
+        self.optimizer = make_optimizer(spec, zip(groups, self._tensors, strict=True))
+        self._schedule = (
+            None if spec.scheduler is None else Schedule(spec.scheduler, spec.scheduler_every, self.optimizer)
+        )
         self._bare_step = bare_step(self.optimizer)
-        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        self.rates: tuple[float, ...] = ()  # of the parameter groups; another object whenever they change
+        self._read_rates()
+        if spec.state is not None and not load_state(self.optimizer, layout, spec, self._pieces, self._tensors):
+            self._tell_apart()
+            load_state(self.optimizer, layout, spec, self._pieces, self._tensors)
         stale = options.stale if spec.stale is None else spec.stale
         self._correction, why = self._make_correction(spec, options._replace(stale=stale))
         self.rule = UpdateRule(
@@ -75,13 +87,20 @@ class ParameterStore:
         if stale == "none":
             return None, NOT_WANTED
         why = refusal(spec.kind, self.optimizer.param_groups, self.layout.dtype)
+        if self.layout.mixed:
+            why = "parameters of several types cannot be corrected; those of one can"
         if not self._pieces:
             why = "the optimizer has no parameters"
         if why and stale == "correct":
             raise ConfigurationError(f"stale='correct' is impossible: {why}. stale='auto' takes it as it is")
         if why:
             return None, why
-        if self._scheduler is not None:
+        if spec.state is not None:
+            raise ConfigurationError(
+                "worker.optimizer(state=...) is not possible where stale gradients are corrected: every worker has"
+                " moments of its own then; stale='none' applies them as they are"
+            )
+        if self._schedule is not None:
             self.optimizer.step()  # without a gradient it does nothing, and no schedule complains that it came first
         return Correction(self.flat, self.layout, spec, self.optimizer, options.lr_scaling), ""
 
@@ -93,7 +112,7 @@ class ParameterStore:
     @property
     def parameters(self) -> dict[str, Tensor]:
         """Every parameter by its name, as it is now."""
-        return views(self.flat, self.layout.parameters)
+        return typed(self.flat, self.layout.parameters)
 
     @property
     def digest(self) -> int:
@@ -109,22 +128,76 @@ class ParameterStore:
             "epoch_samples": self.epoch_samples,
             "rounds": self._rounds,
             "uneven": self._uneven,
+            "apart": self._apart,
+            "missed": dict(self._missed),
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "schedule": None if self._schedule is None else self._schedule.state(),
             "correction": None if self._correction is None else self._correction.state(),
         }
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """What state_dict() of the optimizer would be in a loop of one process; copies."""
+        return state_dict_of(self.optimizer, self.layout, self.spec, self._pieces, self._tensors)
 
     def resume(self, flat: Tensor, state: dict[str, Any]) -> None:
         """Go on where another store stopped; this one is fresh, and of the same model and optimizer."""
         self.flat.copy_(flat)
+        if state["apart"]:
+            self._tell_apart()
+        for piece, tensor in self._copies():
+            tensor.data.copy_(piece)
         self.version, self.samples, self.epoch_samples = state["version"], state["samples"], state["epoch_samples"]
-        self._rounds, self._uneven = state["rounds"], state["uneven"]
+        self._rounds, self._uneven, self._missed = state["rounds"], state["uneven"], dict(state["missed"])
+        if self._schedule is not None:
+            self._schedule.resume(state["schedule"])  # a new one sets rates: those that were in force come after it
+            self._schedule_is_made()
         self.optimizer.load_state_dict(state["optimizer"])
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(state["scheduler"])
         if self._correction is not None:
             self._correction.resume(state["correction"])
-        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        self._read_rates()
+
+    # -- the learning rate --
+
+    @property
+    def learning_rate(self) -> float:
+        return self.rates[0]
+
+    def _read_rates(self) -> None:
+        rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+        if rates != self.rates:
+            self.rates = rates
+
+    def open(self, opened: DataOpened) -> None:
+        """It is known how much work there is."""
+        self.epoch_samples = opened.epoch_samples
+        if self._schedule is not None and self._schedule.waits:
+            self._schedule.open(opened)
+            self._schedule_is_made()
+            self._read_rates()
+
+    def _schedule_is_made(self) -> None:
+        """It may have wrapped the optimizer's step, and complains if that is not called before its own."""
+        self._bare_step = bare_step(self.optimizer)
+        if self._correction is not None:
+            self.optimizer.step()
+
+    @property
+    def wants_figures(self) -> bool:
+        """Whether the schedule goes by what evaluations find."""
+        return self._schedule is not None and self._schedule.wants_figures
+
+    def figure_of(self, figures: Mapping[str, float]) -> Figure | None:
+        """The one that the schedule goes by."""
+        assert self._schedule is not None
+        return self._schedule.figure_of(figures)
+
+    def feed(self, value: float) -> None:
+        """The evaluation found this."""
+        assert self._schedule is not None
+        self._schedule.feed(value)
+        self._read_rates()
+
+    # -- updates --
 
     def apply(
         self,
@@ -141,18 +214,24 @@ class ParameterStore:
         rate = Rate(self.step_size, self._scaling) if statistics else None
         samples = sum(contribution.samples for contribution in contributions)
         share = samples / samples_per_round
+        absent = absent_in_all(contributions)
         if self._correction is None:
             # In the order of their samples: the sum shall not hang on who came first.
             gradient, seen = combine(sorted(contributions, key=_place), rate)
-            self._step(gradient, share)
+            self._step(gradient, share, absent)
         else:
             seen = None if rate is None else statistics_of(contributions, rate)
+            stay = self._stretches(absent)
             self._correction.step(contributions, min(1.0, share))
+            for view, before in stay:
+                view.copy_(before)
             for worker in departed:
                 self._correction.forget(worker)
         self.version += 1
         self.samples += samples
-        self._schedule(samples)
+        if self._schedule is not None:
+            self._schedule.advance(self.samples - samples, samples, share, self.epoch_samples)
+            self._read_rates()
         return seen
 
     @property
@@ -179,13 +258,40 @@ class ParameterStore:
         size = float((squares / (squares.sqrt() + group["eps"])).sum() / squares.sum())
         return self.learning_rate * size if math.isfinite(size) else None
 
-    def _step(self, gradient: Tensor, share: float) -> None:
-        """One step of the optimizer, at the rate that an update of this share of a round has."""
-        for parameter, piece in zip(self._tensors, self._views(gradient), strict=True):
-            parameter.grad = piece
+    def _stretches(self, numbers: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """Of these parameters, where they lie, and what they are."""
+        if not numbers:
+            return []
+        places = list(views(self.flat, self.layout.parameters).values())
+        return [(places[number], places[number].clone()) for number in numbers]
+
+    def _tell_apart(self) -> None:
+        """Show the optimizer every parameter by itself, so that it can step some of them and not others."""
+        if not self._apart:
+            self._apart = True
+            pieces = pieces_of(self.layout, self.spec, apart=True)
+            tensors = tensors_of(pieces, self.flat)
+            tell_apart(self.optimizer, (self._pieces, self._tensors), (pieces, tensors))
+            self._pieces, self._tensors = pieces, tensors
+
+    def _copies(self) -> list[tuple[Tensor, Tensor]]:
+        """Those that the optimizer steps in another type, and where they lie."""
+        pairs = zip(self._pieces, self._tensors, strict=True)
+        return [(piece.of(self.flat), tensor) for piece, tensor in pairs if piece.dtype != self.flat.dtype]
+
+    def _step(self, gradient: Tensor, share: float, absent: Sequence[int] = ()) -> None:
+        """One step of the optimizer, at the rate that an update of this share of a round has. As torch does it, a
+        parameter without a gradient is left as it is, and so is what is known about it."""
+        if absent:
+            self._tell_apart()
+        for parameter, piece in zip(self._tensors, self._pieces, strict=True):
+            if not absent or piece.numbers[0] not in absent:
+                parameter.grad = piece.of(gradient).to(piece.dtype)
         share = 1.0 if self._scaling == "none" else min(1.0, share)
         self._rounds += share
         self._uneven = self._uneven or share < 1
+        for number in absent:
+            self._missed[number] = self._missed.get(number, 0.0) + share
         if self._uneven and self._scaling == "sqrt":
             self._count_rounds(share)
         if share == 1.0:
@@ -194,12 +300,16 @@ class ParameterStore:
             self._scaled_step(share)
         for parameter in self._tensors:
             parameter.grad = None  # it lies in the memory of a process, which may be gone soon
+        if self._mixed:
+            for place, tensor in self._copies():
+                place.copy_(tensor.detach())
 
     def _count_rounds(self, share: float) -> None:
         """Adam divides by 1 - beta ** step: with betas of this share, so many steps of it as make up all rounds."""
-        for state in self.optimizer.state.values():
+        for piece, tensor in zip(self._pieces, self._tensors, strict=True):
+            state = self.optimizer.state.get(tensor, {})
             if "step" in state:
-                state["step"].fill_(self._rounds / share - 1)
+                state["step"].fill_((self._rounds - self._missed.get(piece.numbers[0], 0.0)) / share - 1)
 
     def _scaled_step(self, share: float) -> None:
         groups = self.optimizer.param_groups
@@ -212,28 +322,6 @@ class ParameterStore:
         finally:
             for group, options in zip(groups, before, strict=True):
                 group.update(options)
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        if len(self._pieces) == 1 and self._pieces[0].size == flat.numel():
-            return [flat]
-        return [flat[piece.begin : piece.begin + piece.size].view(piece.shape) for piece in self._pieces]
-
-    def _schedule(self, samples: int) -> None:
-        """Step the schedule once for every stretch of samples that this update completed."""
-        if self._scheduler is None:
-            return
-        every = self._every or self.epoch_samples
-        if every is None:
-            raise ConfigurationError(
-                "a scheduler counts epochs of worker.batches(dataset, ...); with batches of your own give"
-                " scheduler_every, in samples"
-            )
-        for _ in range(self.samples // every - (self.samples - samples) // every):
-            try:
-                self._scheduler.step()
-            except ValueError as problem:
-                raise ConfigurationError(f"the scheduler cannot go on: {problem}") from None
-        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
 
 
 def _place(contribution: Contribution) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ class RehearsedLoop:
         units: deque[Unit],
         *,
         seed: int,
-        epochs: int,
+        epochs: int | None,
         not_finite: str,
         kept: bytes | None = None,
         keeps: bool = False,
@@ -59,6 +59,10 @@ class RehearsedLoop:
         self.index = index
         self.segment: Segment | None = None
         self.spec: OptimizerSpec | None = None
+        self.enough = False  # it is stopped where the recorded loop came to its end
+        self.rates: tuple[float, ...] = ()
+        self.state_of: Callable[[], dict[str, Any]] = dict  # what it gets when it asks for the optimizer's state
+        self.absent: tuple[int, ...] = ()  # parameters that the gradient it pushed does not have
         self.pushed = Pushed(0, 0)
         self.kept: bytes | None = None  # what its worker knew at its latest push
         self.others: dict[str, Tensor] = {}  # and its buffers, if that is asked for
@@ -141,8 +145,11 @@ class RehearsedLoop:
     def keep(self, state: bytes) -> None:
         self.kept = state
 
-    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
+    def push(
+        self, samples: int, units: int, loss: float | None, squared_norm: float, absent: tuple[int, ...] = ()
+    ) -> None:
         assert self.segment is not None
+        self.absent = absent
         self.pushed = Pushed(samples, units)
         if self._keeps:
             self.others = {name: tensor.clone() for name, tensor in self.segment.others.items()}
@@ -150,6 +157,9 @@ class RehearsedLoop:
 
     def skip(self, samples: int, units: int) -> None:
         self._stand(SKIP)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        return self.state_of()
 
     def pause(self, seconds: float) -> None:
         """In a rehearsal nobody is slow."""

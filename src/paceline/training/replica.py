@@ -1,7 +1,8 @@
 """A worker's model and the segment that it shares with the server: gradients go out, parameters come in.
 
 On the CPU the model lives in the segment: its parameters are views of it, and a pull costs the worker nothing. On any
-other device it stays there, and both directions are a copy through the segment, which is pinned for CUDA.
+other device it stays there, and both directions are a copy through the segment, which is pinned for CUDA. So are those
+of parameters of another type than the segment's, in a model that has several.
 """
 
 from __future__ import annotations
@@ -31,11 +32,15 @@ class Replica:
             _pin(segment.memory)
         self._slot_list = list(self._slots.values())
         self._on_device = list(self.parameters.values())
+        self._copied: list[tuple[Tensor, Tensor]] = []  # parameters that are no part of the segment, and where they lie
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                self._incoming[name].copy_(parameter)
-                if not self._staged:
-                    parameter.data = self._incoming[name]
+                incoming = self._incoming[name]
+                incoming.copy_(parameter)
+                if self._staged or parameter.dtype != incoming.dtype:
+                    self._copied.append((parameter, incoming))
+                else:
+                    parameter.data = incoming
             for name, other in self._others():
                 segment.others[name].copy_(other)
                 if not self._staged:
@@ -47,21 +52,23 @@ class Replica:
         for name, owner in self._owners.items():
             yield name, getattr(owner, name.rpartition(".")[2])
 
-    def without_gradient(self) -> str | None:
-        """The name of a parameter that has none."""
-        for name, parameter in self.parameters.items():
-            if parameter.grad is None:
-                return name
-        return None
+    def absent(self) -> tuple[int, ...]:
+        """The numbers of the parameters that have no gradient: the loss does not hang on them."""
+        return tuple(number for number, parameter in enumerate(self._on_device) if parameter.grad is None)
 
-    def hand_in(self) -> float | None:
-        """Copy the gradients, and what the model keeps in buffers, into the segment.
+    def hand_in(self, absent: tuple[int, ...] = ()) -> float | None:
+        """Copy the gradients, and what the model keeps in buffers, into the segment; of those that are absent, zeros.
 
         Returns the squared norm of the whole gradient; None: it is not finite. One pass finds out both.
         """
-        gradients = [_dense(parameter.grad) for parameter in self._on_device]
+        gradients = [_dense(parameter.grad) for parameter in self._on_device if parameter.grad is not None]
+        slots = self._slot_list
+        if absent:
+            slots = [slot for number, slot in enumerate(slots) if number not in absent]
         with torch.no_grad():
-            torch._foreach_copy_(self._slot_list, gradients, non_blocking=self._staged)
+            for number in absent:
+                self._slot_list[number].zero_()
+            torch._foreach_copy_(slots, gradients, non_blocking=self._staged)
             for name, other in self._others():
                 held = self.segment.others[name]
                 if other.data_ptr() != held.data_ptr():
@@ -78,10 +85,10 @@ class Replica:
 
     def take(self) -> None:
         """Take over the parameters that the server has put into the segment."""
-        if self._staged:
+        if self._copied:
             with torch.no_grad():
-                for name, parameter in self.parameters.items():
-                    parameter.copy_(self._incoming[name], non_blocking=True)
+                for parameter, incoming in self._copied:
+                    parameter.copy_(incoming, non_blocking=self._staged)
                 _synchronize(self._on_device[0].device)
 
     def take_others(self) -> None:
@@ -91,8 +98,7 @@ class Replica:
                 other.data.copy_(self.segment.others[name])
 
 
-def _dense(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None  # `without_gradient` was asked first
+def _dense(gradient: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 

@@ -32,8 +32,8 @@ class Task:
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
     batch_size: int = 32
     sharding: str = "dynamic"
-    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
-    scheduler_every: int | None = None
+    scheduler: Callable[..., Any] | None = None
+    scheduler_every: int | str | None = None
     metric: Callable[[Tensor, Tensor], Tensor] | None = None
     collate_fn: Callable[[Any], Any] | None = None
     num_workers: int = 0

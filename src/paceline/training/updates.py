@@ -26,6 +26,7 @@ class Contribution(NamedTuple):
     staleness: int = 0
     units: tuple[Unit, ...] = ()
     pulled: Tensor | None = None  # these parameters, where a correction needs them
+    absent: tuple[int, ...] = ()  # numbers of parameters that it has no gradient of, and zeros instead
 
 
 class Rate(NamedTuple):
@@ -48,6 +49,14 @@ def combine(contributions: Sequence[Contribution], rate: Rate | None) -> tuple[T
     for contribution, share in zip(contributions[1:], shares[1:], strict=True):
         total.add_(contribution.gradient, alpha=share)
     return total, None if rate is None else _statistics(contributions, shares, norms, total, rate)
+
+
+def absent_in_all(contributions: Sequence[Contribution]) -> tuple[int, ...]:
+    """The parameters that no gradient of an update is about. Of those that some are about, the others' zeros count: it
+    is the mean over all samples."""
+    if not all(contribution.absent for contribution in contributions):
+        return ()
+    return tuple(sorted(set.intersection(*(set(contribution.absent) for contribution in contributions))))
 
 
 def statistics_of(contributions: Sequence[Contribution], rate: Rate) -> Statistics | None:

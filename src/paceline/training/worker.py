@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,8 +55,24 @@ class Link(Protocol):
     def place(self) -> Place:
         """Among the workers of the group, as of the latest parameters."""
 
-    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
-        """Hand in the gradient in the segment, wait as the policy says, and come back with new parameters."""
+    def push(
+        self, samples: int, units: int, loss: float | None, squared_norm: float, absent: tuple[int, ...] = ()
+    ) -> None:
+        """Hand in the gradient in the segment, wait as the policy says, and come back with new parameters.
+
+        `absent`: the numbers of the parameters that it is not about.
+        """
+
+    @property
+    def rates(self) -> Sequence[float]:
+        """Learning rates of the parameter groups, as they came with parameters; none: nobody told them."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether a worker with batches of its own has done what it had to."""
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """The optimizer's state_dict, as it is on the server now."""
 
     @property
     def keeps(self) -> bool:
@@ -87,25 +104,28 @@ class Worker:
         link: Link,
         *,
         seed: int,
-        epochs: int = 1,
+        epochs: int | None = 1,
         device: torch.device = CPU,
         not_finite: str = "stop",
         pace: PaceFunction | None = None,
         kept: dict[str, Any] | None = None,
     ) -> None:
-        """`kept`: what this worker knew in a run that is resumed."""
+        """`epochs`: None, if other limits end the run. `kept`: what this worker knew in a run that is resumed."""
         self.index = index
         self.seed = seed
         self.epochs = epochs
+        self.epoch = 0  # of the latest batch, from 0
         self.device = device
         self._link = link
         self._not_finite = not_finite
         self._pace = pace
         self._replica: Replica | None = None  # once it has a model
         self._samples = 0  # of the batches since the last step
+        self._batches = 0  # since the last step
         self._units = 0
         self._batch = 1  # samples of the latest batch
         self._iteration = 0
+        self._dropped = False  # whether a batch ever was
         self._own_at: dict[str, Any] | None = None  # its place in batches of its own
         self._kept = kept
         self._things: dict[str, Any] = {}
@@ -117,18 +137,25 @@ class Worker:
         kind: type[torch.optim.Optimizer],
         *,
         groups: Sequence[dict[str, Any]] | None = None,
-        scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
-        scheduler_every: int | None = None,
+        scheduler: Callable[..., Any] | None = None,
+        scheduler_every: int | str | None = None,
         stale: str | None = None,
+        state: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> RemoteOptimizer:
         """Hand the model over to the server, which keeps its parameters and this optimizer.
 
         The model moves to `worker.device`. `groups`: parameter groups as torch takes them, if not all parameters are
         treated alike. `scheduler`: makes a schedule of an optimizer, as `functools.partial(StepLR, step_size=10)` does;
-        the server steps it once per epoch of the whole group, or every `scheduler_every` samples. `stale`: as in
-        `launch`, and before what is said there.
+        the server steps it, `scheduler_every` "epoch" of the whole group, "round", or so many samples. A `total_steps`
+        or `T_max` that is not given is filled in. `stale`: as in `launch`, and before what is said there. `state`: a
+        state_dict to begin with, of which the moments are taken; rates and other options are those given here.
         """
+        if not isinstance(model, nn.Module):
+            raise ConfigurationError(
+                f"worker.optimizer takes the model itself, not a {type(model).__name__}: worker.optimizer(model,"
+                " torch.optim.SGD, lr=0.1); parameter groups are its groups="
+            )
         if self._replica is not None:
             raise ConfigurationError("worker.optimizer was called twice; a run has one model and one optimizer")
         names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -138,7 +165,7 @@ class Worker:
             raise ConfigurationError(f"unknown stale {stale!r}; there are: {', '.join(STALE)}")
         spec = spec_of(layout, names, kind, groups, arguments)
         replica = self._replica = Replica(model, self._link.enter(layout))
-        self._link.begin(spec._replace(scheduler=scheduler, scheduler_every=scheduler_every, stale=stale))
+        self._link.begin(spec._replace(scheduler=scheduler, scheduler_every=scheduler_every, stale=stale, state=state))
         replica.take()
         replica.take_others()
         if self.index > 0:
@@ -167,7 +194,7 @@ class Worker:
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: Any = None,
     ) -> Iterator[Any]:
-        """Batches on `worker.device`, until the epochs of the run are over.
+        """Batches on `worker.device`, until the run's epochs are over, or another limit of it is reached.
 
         A data set (it has a length and can be indexed) is shared by the group, each sample once per epoch, in an order
         of its own each time (`shuffle=False`: as it is; `sampler`, `batch_sampler`: as they say). Sharding "dynamic",
@@ -198,12 +225,13 @@ class Worker:
     def _leased(self, batches: LeasedBatches) -> Iterator[Any]:
         pinned = batches.loading.pin_memory and self.device.type == "cuda"
         source, loading = batches
-        for batch, samples in loaded(
+        for batch, samples, epoch in loaded(
             self._link, source, loading, pinned=pinned, used=lambda: self._units, renewed=self._renew
         ):
+            self._refuse_endless(source.work.epoch_samples)
+            self.epoch = epoch
             self._units += 1
-            self._samples += samples
-            self._batch = samples
+            self._count(samples)
             yield moved(batch, self.device)
 
     def _renew(self) -> None:
@@ -226,6 +254,34 @@ class Worker:
         if self._replica is None:
             raise ConfigurationError(f"worker.{what} is known once worker.optimizer was called: call that first")
         return self._link.place
+
+    def _count(self, samples: int) -> None:
+        self._batches += 1
+        self._samples += samples
+        self._batch = samples
+
+    def _refuse_endless(self, samples: int) -> None:
+        """Batches of a whole epoch, and more, are no gradient that somebody accumulates."""
+        if self._samples > samples:
+            raise ConfigurationError(
+                f"worker {self.index} took {self._batches:,} batches, more than the data set has, without calling"
+                " optimizer.step(): call it after backward(), on the optimizer that worker.optimizer returned"
+            )
+
+    def finish(self) -> None:
+        """The user's function has returned: see that it trained at all."""
+        if self._batches and not self._iteration and not self._dropped:
+            raise ConfigurationError(
+                f"worker {self.index} took {self._batches:,} batches and never called optimizer.step(): call it after"
+                " backward(), on the optimizer that worker.optimizer returned"
+            )
+
+    @property
+    def rates(self) -> Sequence[float]:
+        return self._link.rates
+
+    def optimizer_state(self) -> dict[str, Any]:
+        return self._link.optimizer_state()
 
     def keep(self, name: str, thing: Any) -> None:
         """Make this part of every checkpoint, and give it back what it was if the run was resumed.
@@ -255,7 +311,8 @@ class Worker:
     def _own(self, batches: OwnBatches) -> Iterator[Any]:
         """A run that was resumed walks to where it was: the order of an epoch hangs on the random numbers before it."""
         kept = None if self._kept is None else self._kept["own"]
-        for epoch in range(0 if kept is None else kept["epoch"], self.epochs):
+        first = 0 if kept is None else kept["epoch"]
+        for epoch in itertools.count(first) if self.epochs is None else range(first, self.epochs):
             passed, now = 0, None
             if kept is not None:
                 passed, now = kept["batches"], random_state(self.device)
@@ -269,15 +326,17 @@ class Worker:
                 if now is not None:
                     set_random_state(now, self.device)
                     now = None
-                self._batch = samples_of(batch)
-                self._samples += self._batch
+                if self._link.enough:
+                    return
+                self.epoch = epoch
+                self._count(samples_of(batch))
                 yield moved(batch, self.device)
             if now is not None:
                 set_random_state(now, self.device)
             if not at["batches"]:
                 return  # a generator is used up after its first epoch
 
-    def push(self, loss: float | None, samples: int | None, squared_norm: float) -> None:
+    def push(self, loss: float | None, samples: int | None, squared_norm: float, absent: tuple[int, ...] = ()) -> None:
         """Hand in what the segment holds, as late as this worker's emulated speed demands."""
         if self._pace is not None:
             now = time.monotonic()
@@ -288,16 +347,17 @@ class Worker:
         counted, units = self._settle()
         if self._link.keeps:
             self._link.keep(self._state())
-        self._link.push(counted if samples is None else samples, units, loss, squared_norm)
+        self._link.push(counted if samples is None else samples, units, loss, squared_norm, absent)
         self._iteration += 1
         self._released = time.monotonic()
 
     def skip(self) -> None:
+        self._dropped = True
         self._link.skip(*self._settle())
 
     def _settle(self) -> tuple[int, int]:
         samples, units = self._samples or self._batch, self._units
-        self._samples = self._units = 0
+        self._samples = self._units = self._batches = 0
         return samples, units
 
     def refuse(self, name: str | None) -> None:

@@ -59,6 +59,11 @@ class Evaluations:
             self._loop.watch(self._evaluator.channel, self._receive)
             self._loop.watch(self._evaluator.ended, self._replace)
 
+    @property
+    def exist(self) -> bool:
+        """Whether there is anything that evaluates."""
+        return self._evaluator is not None
+
     def _receive(self) -> None:
         assert self._evaluator is not None
         try:

@@ -15,7 +15,7 @@ SMOOTHING = 0.05  # weight of the latest loss in the running mean
 
 
 class Gauge:
-    def __init__(self, observers: Sequence[Observer], epochs: int) -> None:
+    def __init__(self, observers: Sequence[Observer], epochs: int | None) -> None:
         self._observers = observers
         self._epochs = epochs
         self._loss: float | None = None

@@ -22,6 +22,7 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
 
     layout: Layout
     optimizer: bytes  # a pickled OptimizerSpec, from a process of the same user
+    state: str | None = None  # the path of a parcel with what its optimizer begins with
 
 
 class Request(msgspec.Struct, frozen=True, tag=True):
@@ -30,12 +31,13 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     work: Work
 
 
-class Push(msgspec.Struct, frozen=True, tag=True):
+class Push(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     number: int  # of this push among all of its process, from 1: a second delivery has the same
     samples: int
     units: int
     loss: float | None
     squared_norm: float | None  # of the gradient; None: too large for a number
+    absent: tuple[int, ...] = ()  # parameters that have no gradient, by their numbers
 
 
 class Skip(msgspec.Struct, frozen=True, tag=True):
@@ -58,6 +60,12 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
     state: bytes
 
 
+class StateWanted(msgspec.Struct, frozen=True, tag=True):
+    """The worker asks for the optimizer's state, and waits for it."""
+
+    wanted: bool = True  # False: it has it, and the parcel can go
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -68,7 +76,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     ends_the_run: bool = True  # not an error of the user's own in one worker, which the others may survive
 
 
-ToServer: TypeAlias = Running | Enter | Request | Push | Skip | Restart | Kept | Finished | Failed
+ToServer: TypeAlias = Running | Enter | Request | Push | Skip | Restart | Kept | StateWanted | Finished | Failed
 
 
 class Go(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -78,6 +86,8 @@ class Go(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     keep: bool = False  # the next push shall come with what only the worker knows
     ahead: tuple[Unit, ...] = ()  # further ones
     place: Place | None = None  # where it has changed
+    enough: bool = False  # of batches of its own: its loop is to end
+    rates: tuple[float, ...] = ()  # learning rates of the parameter groups, where they are others than before
 
 
 class Leased(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -85,6 +95,11 @@ class Leased(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     parameters: bool = False  # new ones are in the segment: other workers have gone on meanwhile
     ahead: tuple[Unit, ...] = ()  # further ones, for later
     place: Place | None = None  # where it has changed
+    rates: tuple[float, ...] = ()
+
+
+class StateReady(msgspec.Struct, frozen=True, tag=True):
+    path: str  # of a parcel with the optimizer's state
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag=True):
@@ -95,7 +110,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-ToWorker: TypeAlias = Go | Leased | Interrupt | Stop
+ToWorker: TypeAlias = Go | Leased | StateReady | Interrupt | Stop
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag=True):

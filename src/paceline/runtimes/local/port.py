@@ -6,9 +6,10 @@ gradient stays in its slot until its fate is decided; a worker that goes on befo
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -33,12 +34,12 @@ from paceline.lifecycle.validation import PortView
 from paceline.runtimes.local import messages as sent
 from paceline.runtimes.local.launcher import Launcher, Started
 from paceline.runtimes.local.loop import Loop
-from paceline.runtimes.local.memory import map_segment
+from paceline.runtimes.local.memory import map_segment, pack, path_of, unpack_from
 from paceline.training.aggregation import Aggregation
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
-from paceline.training.layout import Layout, Segment, average, averaged_into, difference, views
-from paceline.training.optimizers import OptimizerSpec
+from paceline.training.layout import Layout, Segment, average, averaged_into, difference, dtype_of, views
+from paceline.training.optimizers import OptimizerSpec, spec_difference
 from paceline.training.parameters import ParameterStore
 
 
@@ -48,6 +49,13 @@ class WorkerFailedError(PacelineError):
 
 class WorkerFailedWarning(UserWarning):
     """A worker's function raised, and the others go on; the message is its traceback."""
+
+
+class Wanted(NamedTuple):
+    """The optimizer, as a process wants it."""
+
+    spec: bytes  # a pickled OptimizerSpec
+    state: str | None  # where the parcel lies with what it begins with
 
 
 class LocalPort:
@@ -76,7 +84,8 @@ class LocalPort:
         self._on_start = started
         self._on_begin = begun
         self._segments: dict[int, Segment] = {}  # of the processes whose model is here
-        self._optimizers: dict[int, bytes] = {}  # as they want it: a pickled OptimizerSpec
+        self._optimizers: dict[int, Wanted] = {}  # by seat
+        self._states: dict[int, int] = {}  # by seat: the parcel with the optimizer's state that it asked for
         self._buffers: dict[int, Mapping[str, Tensor]] = {}  # of processes that trained and have ended
         self._resumed = resumed
         self.told: dict[int, bytes] = {}  # by seat: what only its worker knows, as of its latest push
@@ -84,6 +93,7 @@ class LocalPort:
         self._places: dict[int, Place] = {}  # by seat: which its process was told
         self._words: dict[int, bytes] = {}  # that belong to a push which is not here yet
         self._asks = False
+        self._rates: dict[int, tuple[float, ...]] = {}  # by seat: the learning rates that it knows
         if resumed is not None:
             here = {seat.index for seat in lifecycle.seats.values() if seat.away}
             others = resumed.training["others"]
@@ -101,12 +111,14 @@ class LocalPort:
         self.processes[command.seat] = process
         self._on_start(process)
 
-    def take_model(self, seat: int, layout: Layout, optimizer: bytes) -> None:
-        """A model lies in the segment of this process. If the group has begun, it gets the group's buffers."""
+    def take_model(self, seat: int, layout: Layout, optimizer: bytes, state: str | None = None) -> None:
+        """A model lies in the segment of this process. If the group has begun, it gets the group's buffers. `state`:
+        where that of its optimizer lies, to begin with."""
         self._segments[seat] = map_segment(self.processes[seat].descriptor, layout)
-        self._optimizers[seat] = optimizer
+        self._optimizers[seat] = Wanted(optimizer, state)
         if self.aggregation is not None:
             self._compare(seat, self.store.layout, "the others'")
+            self._compare_optimizers(seat, self.store.spec, "the others'")
             averaged_into(self._segments[seat], self.replicas())
         elif self._resumed is not None:
             averaged_into(self._segments[seat], list(self._resumed.training["others"].values()))
@@ -115,10 +127,10 @@ class LocalPort:
                 if name in self._segments[seat].others:
                     self._segments[seat].others[name].copy_(tensor)
 
-    def take_gradient(self, seat: int, squared_norm: float | None) -> None:
+    def take_gradient(self, seat: int, squared_norm: float | None, absent: tuple[int, ...] = ()) -> None:
         assert self.aggregation is not None
         segment = self._segments[seat]
-        self.aggregation.hand_in(seat, segment.gradient, squared_norm, segment.parameters)
+        self.aggregation.hand_in(seat, segment.gradient, squared_norm, segment.parameters, absent)
 
     def close_process(self, seat: int) -> int | None:
         """A process has ended: let go of its memory and descriptors. Its buffers count as long as the group's do."""
@@ -126,6 +138,8 @@ class LocalPort:
         self._optimizers.pop(seat, None)
         self._words.pop(seat, None)
         self._places.pop(seat, None)
+        self._rates.pop(seat, None)
+        self._forget_state(seat)
         segment = self._segments.pop(seat, None)
         if segment is not None and self.aggregation is not None:
             self.aggregation.forget(seat)
@@ -144,7 +158,24 @@ class LocalPort:
     def close(self) -> None:
         """Let go of the memory that is shared with processes."""
         self._segments.clear()
+        for seat in list(self._states):
+            self._forget_state(seat)
         self.aggregation = None
+
+    # -- the optimizer's state --
+
+    def hand_over_state(self, seat: int, wanted: bool) -> None:
+        """Into a parcel that stays until the process has it, and wants it no longer."""
+        self._forget_state(seat)
+        if not wanted:
+            return
+        self._states[seat] = pack(self.store.optimizer_state())
+        self._tell(seat, sent.StateReady(path_of(self._states[seat])))
+
+    def _forget_state(self, seat: int) -> None:
+        parcel = self._states.pop(seat, None)
+        if parcel is not None:
+            os.close(parcel)
 
     # -- commands --
 
@@ -152,7 +183,13 @@ class LocalPort:
         first = self._segments[command.seats[0]]
         for seat in command.seats[1:]:
             self._compare(seat, first.layout, f"that of worker {command.seats[0]}")
-        spec: OptimizerSpec = pickle.loads(self._optimizers[command.seats[0]])
+        wanted = self._optimizers[command.seats[0]]
+        spec: OptimizerSpec = pickle.loads(wanted.spec)
+        for seat in command.seats[1:]:
+            if self._optimizers[seat].spec != wanted.spec:
+                self._compare_optimizers(seat, spec, f"that of worker {command.seats[0]}")
+        if wanted.state is not None and self._resumed is None:
+            spec = spec._replace(state=unpack_from(wanted.state))
         store = ParameterStore(first.layout, first.parameters, spec, self._updates)
         self.aggregation = Aggregation(store, statistics=self._statistics)
         if self._resumed is not None:
@@ -166,17 +203,23 @@ class LocalPort:
         assert self.aggregation is not None
         store, saved = self.store, checkpoint.model
         keys = {name: key for key, name in store.layout.keys}
-        for name, view in views(store.flat, store.layout.parameters).items():
-            found = saved.get(keys[name])
-            if found is None or found.shape != view.shape or found.dtype != view.dtype:
+        places = views(store.flat, store.layout.parameters)
+        for entry in store.layout.parameters:
+            found = saved.get(keys[entry.name])
+            if found is None or found.shape != entry.shape or found.dtype != dtype_of(entry.dtype):
                 what = "it is not there" if found is None else f"there it is {found.dtype} of {tuple(found.shape)}"
-                raise ConfigurationError(f"the checkpoint is of another model: parameter {name!r}: {what}")
-            view.copy_(found)
+                raise ConfigurationError(f"the checkpoint is of another model: parameter {entry.name!r}: {what}")
+            places[entry.name].copy_(found)
         try:
             store.resume(store.flat, checkpoint.training["store"])
         except (ValueError, KeyError, TypeError) as problem:
             raise ConfigurationError(f"the checkpoint is of another optimizer: {problem}") from None
         self.aggregation.resume(checkpoint.training["pending"])
+
+    def _compare_optimizers(self, seat: int, spec: OptimizerSpec, whose: str) -> None:
+        found = spec_difference(spec, pickle.loads(self._optimizers[seat].spec))
+        if found:
+            raise ConfigurationError(f"the optimizer of worker {seat} differs from {whose}: {found}")
 
     def _compare(self, seat: int, layout: Layout, whose: str) -> None:
         if self._segments[seat].layout != layout:
@@ -185,11 +228,12 @@ class LocalPort:
 
     def release(self, command: Release) -> None:
         self._segments[command.seat].parameters.copy_(self.store.flat)
-        place = self._new_place(command.seat)
+        place, rates = self._new_place(command.seat), self._news_of_rates(command.seat)
         if command.requested:
-            self._tell(command.seat, sent.Leased(command.unit, True, command.ahead, place))
+            self._tell(command.seat, sent.Leased(command.unit, True, command.ahead, place, rates))
         else:
-            self._tell(command.seat, sent.Go(command.unit, self._asks, command.ahead, place))
+            go = sent.Go(command.unit, self._asks, command.ahead, place, command.enough, rates)
+            self._tell(command.seat, go)
 
     def _new_place(self, seat: int) -> Place | None:
         """None: it knows it already."""
@@ -199,8 +243,21 @@ class LocalPort:
         self._places[seat] = place
         return place
 
+    def _news_of_rates(self, seat: int) -> tuple[float, ...]:
+        """Those in force, if the process does not know them yet."""
+        rates = self.store.rates
+        if self._rates.get(seat) is rates:
+            return ()
+        self._rates[seat] = rates
+        return rates
+
     def lease(self, command: Lease) -> None:
-        self._tell(command.seat, sent.Leased(command.unit, ahead=command.ahead))
+        opened = self._lifecycle.samples.opened
+        if self.store.epoch_samples is None and opened is not None:
+            self.store.open(opened)
+        # Before the first update only: which rates a loop sees shall not hang on when it asks for batches.
+        rates = () if self.store.version else self._news_of_rates(command.seat)
+        self._tell(command.seat, sent.Leased(command.unit, ahead=command.ahead, rates=rates))
 
     def interrupt(self, command: Interrupt) -> None:
         """Its segment must not be written while it computes: it says when it has stopped, and is served then."""
@@ -290,7 +347,7 @@ class LocalPort:
     def model_state(self) -> dict[str, Tensor]:
         """What state_dict() of the model would be: the store's parameters, and the average of the workers' buffers."""
         layout = self.store.layout
-        tensors = {name: tensor.clone() for name, tensor in views(self.store.flat, layout.parameters).items()}
+        tensors = {name: tensor.clone() for name, tensor in self.store.parameters.items()}
         tensors |= average(self.replicas(), layout.averaged)
         return {key: tensors[name] for key, name in layout.keys}
 

@@ -20,7 +20,7 @@ from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work
 from paceline.runtimes.local.channel import Channel, ClosedError
 from paceline.runtimes.local.children import let_children_die_with_this
-from paceline.runtimes.local.memory import map_segment, pickled, unpack
+from paceline.runtimes.local.memory import map_segment, pack, path_of, pickled, unpack, unpack_from
 from paceline.runtimes.local.messages import (
     Enter,
     Evaluate,
@@ -36,6 +36,8 @@ from paceline.runtimes.local.messages import (
     Restart,
     Running,
     Skip,
+    StateReady,
+    StateWanted,
     Stop,
     ToServer,
     ToWorker,
@@ -61,7 +63,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
     index: int
     seed: int
-    epochs: int
+    epochs: int | None
     threads: int
     device: str = "cpu"
     not_finite: str = "stop"
@@ -94,6 +96,8 @@ class PipeLink:
         self._keeps = False
         self.place = Place()
         self.prefetches = True
+        self.enough = False
+        self.rates: tuple[float, ...] = ()
 
     def enter(self, layout: Layout) -> Segment:
         self._layout = layout
@@ -102,15 +106,18 @@ class PipeLink:
 
     def begin(self, spec: OptimizerSpec) -> None:
         assert self._layout is not None
+        state = None if spec.state is None else pack(spec.state)
         try:
-            optimizer = pickled(spec)
+            optimizer = pickled(spec._replace(state=None))
         except Exception as problem:  # pickling runs code of the user's classes, which may raise anything
             raise ConfigurationError(
                 f"the optimizer cannot be sent to the server: {problem}; its class, arguments and scheduler must"
                 " be such that they can be pickled"
             ) from None
-        self.send(Enter(self._layout, optimizer))
+        self.send(Enter(self._layout, optimizer, None if state is None else path_of(state)))
         self._wait_for_go()
+        if state is not None:
+            os.close(state)
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         if self._here:
@@ -121,6 +128,7 @@ class PipeLink:
             self._interrupted = True
         self._here.extend(message.ahead)
         self.place = message.place or self.place
+        self.rates = message.rates or self.rates
         return message.unit, message.parameters
 
     def take(self) -> Unit | None:
@@ -133,14 +141,25 @@ class PipeLink:
     def keep(self, state: bytes) -> None:
         self.send(Kept(state))
 
-    def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
+    def push(
+        self, samples: int, units: int, loss: float | None, squared_norm: float, absent: tuple[int, ...] = ()
+    ) -> None:
         self._read_interrupts()
         if self._interrupted:
             self.send(Restart(samples, units))
         else:
             self._pushed += 1
-            self.send(Push(self._pushed, samples, units, loss, squared_norm))
+            self.send(Push(self._pushed, samples, units, loss, squared_norm, absent))
         self._wait_for_go()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        self.send(StateWanted())
+        while not isinstance(message := self._receive(), StateReady):
+            assert isinstance(message, Interrupt), message
+            self._interrupted = True
+        state: dict[str, Any] = unpack_from(message.path)
+        self.send(StateWanted(wanted=False))
+        return state
 
     def skip(self, samples: int, units: int) -> None:
         self.send(Skip(samples, units))
@@ -170,8 +189,9 @@ class PipeLink:
         while not isinstance(message := self._receive(), Go):
             assert isinstance(message, Interrupt), message
         self._interrupted = False
-        self._keeps = message.keep
+        self._keeps, self.enough = message.keep, message.enough
         self.place = message.place or self.place
+        self.rates = message.rates or self.rates
         if message.unit is not None:
             self._here.append(message.unit)
             self._here.extend(message.ahead)
@@ -227,6 +247,7 @@ def _work(given: Given, letter: Letter) -> None:
         train = _functions(given, letter)[0]
         link.send(Running())
         train(worker)
+        worker.finish()
 
     try:
         problem = _problem_of(f"worker {index}", act)

@@ -16,10 +16,12 @@ from typing_extensions import assert_never
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
+from paceline.core.messages import FigureFound, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BatchesSkipped,
     EndProcess,
+    EndRequested,
     GradientPushed,
     GroupEvent,
     ModelArrived,
@@ -32,6 +34,7 @@ from paceline.lifecycle.messages import (
 from paceline.lifecycle.resumption import resume
 from paceline.lifecycle.seats import Seat, State
 from paceline.lifecycle.silence import Patience
+from paceline.lifecycle.work import NO_LIMIT, Limit
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.runtimes.driver import Driver
@@ -52,6 +55,7 @@ from paceline.runtimes.local.messages import (
     Restart,
     Running,
     Skip,
+    StateWanted,
     ToServer,
 )
 from paceline.runtimes.local.port import LocalPort, WorkerFailedError, WorkerFailedWarning
@@ -73,7 +77,9 @@ class LocalServer:
         workers: int,
         least: int | None = None,
         most: int | None = None,
-        epochs: int = 1,
+        epochs: int | None = 1,
+        limit: Limit = NO_LIMIT,
+        budget: float | None = None,
         updates: UpdateOptions = AS_USUAL,
         statistics: bool = False,
         evaluate_every: int | None = None,
@@ -85,10 +91,18 @@ class LocalServer:
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`least`, `most`, `restarts` and `patience`: as in Lifecycle. `resumed`: what it goes on from."""
+        """`least`, `most`, `epochs`, `limit`, `restarts` and `patience`: as in Lifecycle. `budget`: seconds after which
+        the run is to end. `resumed`: what it goes on from."""
         first = range(workers) if resumed is None else ()
         self.lifecycle = Lifecycle(
-            coordinator, first, least=least, most=most, epochs=epochs, restarts=restarts, patience=patience
+            coordinator,
+            first,
+            least=least,
+            most=most,
+            epochs=epochs,
+            limit=limit,
+            restarts=restarts,
+            patience=patience,
         )
         if resumed is not None:
             resume(self.lifecycle, resumed.facts.lifecycle)
@@ -107,13 +121,14 @@ class LocalServer:
             updates=updates,
             statistics=statistics,
             started=self._watch,
-            begun=self._gauge.begin,
+            begun=self._note_begin,
             resumed=resumed,
         )
         self.ended_at: float | None = None
         self.evaluation_problem = ""  # why the last state could not be evaluated
         self._driver = Driver(self.lifecycle, self.port, observers)
         self._control = control
+        self._budget = budget
         self._clock = clock
         self._began: float | None = None
         self._looked_at = 0.0
@@ -165,8 +180,8 @@ class LocalServer:
         self.loop.interrupted = True
 
     def _patience(self) -> float:
-        wake = self.port.wake_time
-        return TICK if wake is None else max(0.0, min(TICK, wake - self.now))
+        times = [time for time in (self.port.wake_time, self._budget) if time is not None]
+        return max(0.0, min([TICK, *(time - self.now for time in times)]))
 
     def _look_at_the_clock(self) -> None:
         now = self.now
@@ -176,6 +191,9 @@ class LocalServer:
             self.port.wake_time = None
             self._driver.wake(now)
         self._end_the_stopped(now)
+        if self._budget is not None and now >= self._budget:
+            self._budget = None
+            self._deliver(EndRequested())
         if self.port.aggregation is None:
             self._say_how_far_the_start_is()
         else:
@@ -228,7 +246,16 @@ class LocalServer:
                 self._evaluations.end_if_stopped(self.now, self.lifecycle.silence.patience.least)
             self._turn(TICK)
 
+    def _note_begin(self, rule: UpdateRule) -> None:
+        if self.port.store.wants_figures and not self._evaluations.exist:
+            raise ConfigurationError("ReduceLROnPlateau goes by what evaluations find: give launch an evaluate=")
+        self._gauge.begin(rule)
+
     def _note_evaluation(self, evaluation: Evaluation) -> None:
+        store = self.port.store
+        if store.wants_figures and (figure := store.figure_of(evaluation.figures)) is not None:
+            store.feed(figure.value)
+            self._deliver(FigureFound(*figure))
         self._gauge.tell(evaluation)
         if self._checkpoints is not None:
             self._checkpoints.evaluated(evaluation, self._evaluations.state)
@@ -284,19 +311,16 @@ class LocalServer:
                 self._push(seat, message)
             case Request(work):
                 self._deliver(WorkRequested(seat, work))
-                self.port.store.epoch_samples = work.epoch_samples
                 self._evaluations.every = self._evaluations.every or work.epoch_samples
-            case Kept(state):
-                self.port.take_word(seat, state)
-            case Running():
-                self._running.add(seat)
+            case Running() | Kept() | StateWanted():
+                self._take_word(seat, message)
             case Skip(samples, units):
                 self._deliver(BatchesSkipped(seat, samples, units))
             case Restart(samples, units):
                 self.port.take_note(seat)
                 self._deliver(WorkDropped(seat, samples, units))
-            case Enter(layout, optimizer):
-                self.port.take_model(seat, layout, optimizer)
+            case Enter(layout, optimizer, state):
+                self.port.take_model(seat, layout, optimizer, state)
                 self._deliver(ModelArrived(seat))
             case Finished():
                 self._deliver(ProcessFinished(seat))
@@ -305,9 +329,21 @@ class LocalServer:
             case _:
                 assert_never(message)
 
+    def _take_word(self, seat: int, message: Running | Kept | StateWanted) -> None:
+        """What nothing has to be decided about."""
+        match message:
+            case Running():
+                self._running.add(seat)
+            case Kept(state):
+                self.port.take_word(seat, state)
+            case StateWanted(wanted):
+                self.port.hand_over_state(seat, wanted)
+            case _:
+                assert_never(message)
+
     def _push(self, seat: int, push: Push) -> None:
         if push.number > self.lifecycle.seats[seat].pushed and self.lifecycle.begun:  # not delivered twice
-            self.port.take_gradient(seat, push.squared_norm)
+            self.port.take_gradient(seat, push.squared_norm, push.absent)
             self.port.take_note(seat)
             self._gauge.note_loss(push.loss)
         self._deliver(GradientPushed(seat, push.number, push.samples, push.units, push.loss))
