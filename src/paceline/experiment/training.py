@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,14 +19,17 @@ from torch import Tensor, nn
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NO_CORRECTION_EXPECTED, Record, UpdateRule, WorkerSuspected
+from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
 from paceline.experiment.group import Group, group_of
+from paceline.experiment.result import InterruptedRun as InterruptedRun
+from paceline.experiment.result import RunResult as RunResult
 from paceline.experiment.resuming import AUTO, find_resumption
 from paceline.experiment.run_files import CHECKPOINTS, Configuration, Origin, RunFiles, name_of
 from paceline.experiment.simulation import policy_for
 from paceline.policies import Policy
-from paceline.recording.metrics import RunMetrics, Summary
+from paceline.recording.metrics import RunMetrics
 from paceline.recording.observer import Observer
-from paceline.recording.progress_log import Evaluation, read_metrics
+from paceline.recording.progress_log import Evaluation, Failure, read_metrics
 from paceline.recording.trace import Trace, trace_in
 from paceline.runtimes.intervals import Interval, interval_of, patience_of
 from paceline.runtimes.local.checkpoints import CheckpointOptions
@@ -39,47 +42,12 @@ from paceline.training.task import Task
 from paceline.training.worker import Worker
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """What a run came to. `samples` became part of updates; `dropped` had gradients that were not used.
-
-    A discarded gradient gives its samples back, so only those of gradients that were not finite are dropped, and of
-    discarded gradients where the workers bring batches of their own.
-    """
-
-    model_state: dict[str, Tensor]
-    summary: Summary
-    samples: int
-    dropped: int = 0
-    evaluations: list[Evaluation] = field(default_factory=list)
-    run_dir: Path | None = None
-    evaluation_problem: str = ""  # why the last state could not be evaluated
-
-    @property
-    def seconds(self) -> float:
-        return self.summary.seconds
-
-    def time_to(self, target: float, figure: str = "accuracy") -> float | None:
-        """Seconds until an evaluation first found this figure at the target or above; None: never."""
-        reached = (
-            evaluation.seconds
-            for evaluation in self.evaluations
-            if evaluation.figures.get(figure, float("-inf")) >= target
-        )
-        return next(reached, None)
-
-
-class InterruptedRun(KeyboardInterrupt):
-    """Ctrl-C ended a run. `result` is what it came to until then; None: it had not begun."""
-
-    def __init__(self, result: RunResult | None) -> None:
-        super().__init__("the run was interrupted")
-        self.result = result
-
-
 class _Collector(Observer):
-    def __init__(self) -> None:
+    def __init__(self, *, tells: bool = True) -> None:
+        """`tells`: say on stderr that a worker died; somebody else does not."""
         self.evaluations: list[Evaluation] = []
+        self.failures: list[Failure] = []
+        self._tells = tells
 
     def begun(self, rule: UpdateRule) -> None:
         warn_if_not_corrected(rule)
@@ -90,6 +58,11 @@ class _Collector(Observer):
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
+
+    def worker_failed(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        if self._tells:
+            print(f"paceline: {failure}", file=sys.stderr, flush=True)
 
 
 class SilentWorkerWarning(UserWarning):
@@ -125,6 +98,7 @@ def launch(
     compress_trace: bool = False,
     resume: Path | str | None = None,
     group: Group | None = None,
+    callbacks: Sequence[Callback] = (),
     observers: Sequence[Observer] = (),
     origin: Origin | None = None,
 ) -> RunResult:
@@ -149,6 +123,7 @@ def launch(
     is a KeyboardInterrupt.
     """
     refuse_inside_a_worker()
+    check_callbacks(callbacks, evaluates=evaluate is not None)
     if group is None:
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
     group.check(epochs=epochs, lr_scaling=lr_scaling, stale=stale, not_finite=not_finite, evaluate_every=evaluate_every)
@@ -198,7 +173,8 @@ def launch(
             kept=told.get(index),
         )
 
-    metrics, collector = RunMetrics(), _Collector()
+    metrics, collector = RunMetrics(), _Collector(tells=not any(observer.tells for observer in observers))
+    caller = CallbackCaller(callbacks)
     with ExitStack() as stack:
         resumed = None if checkpoint is None else checkpoint.facts
         files = None
@@ -218,24 +194,36 @@ def launch(
             updates=updates,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
-            observers=[metrics, collector, *([files.trace, files.metrics, files] if files else []), *observers],
+            observers=[
+                *(metrics, collector, *([files.trace, files.metrics, files] if files else []), *observers),
+                *([caller] if callbacks else []),
+            ],
             control=None if files is None else files.control,
             checkpoints=None if files is None else _checkpoint_options(files, every, keep, configuration),
             resumed=checkpoint,
             restarts=group.restart,
             patience=patience_of(group.patience, "patience"),
         )
+        caller.run = Run(server, str(chosen), None if files is None else files.directory, collector.evaluations)
         try:
             with _interruptible(server), _threads(group.server_threads()):
                 server.run()
         finally:  # what there is of a result is written, however the run ended
-            result = _finish(server, str(chosen), metrics, collector, files)
-        if server.loop.interrupted:
-            raise InterruptedRun(result)
-        assert result is not None  # the server refuses workers that finish without a model
-        if result.evaluation_problem:
-            warnings.warn(f"the last state could not be evaluated: {result.evaluation_problem}", stacklevel=2)
-        return result
+            result = _finish(server, caller.run, metrics, collector, files)
+            caller.end(result)
+        return _returned(result, server, caller)
+
+
+def _returned(result: RunResult | None, server: LocalServer, caller: CallbackCaller) -> RunResult:
+    """Of a run that did not fail."""
+    if server.loop.interrupted:
+        raise InterruptedRun(result)
+    if caller.problem is not None:
+        raise caller.problem
+    assert result is not None  # the server refuses workers that finish without a model
+    if result.evaluation_problem:
+        warnings.warn(f"the last state could not be evaluated: {result.evaluation_problem}", stacklevel=3)
+    return result
 
 
 def _checkpoint_options(files: RunFiles, every: Interval, keep: int, configuration: Configuration) -> CheckpointOptions:
@@ -257,6 +245,7 @@ def _catch_up(run_dir: Path, metrics: RunMetrics, collector: _Collector) -> None
         metrics.observe(record)
     lines = read_metrics(run_dir / "metrics.jsonl")
     collector.evaluations.extend(line for line in lines if isinstance(line, Evaluation))
+    collector.failures.extend(line for line in lines if isinstance(line, Failure))
 
 
 def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
@@ -270,11 +259,12 @@ def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
         facts.lifecycle.samples.dropped,
         collector.evaluations,
         run_dir,
+        failures=collector.failures,
     )
 
 
 def _finish(
-    server: LocalServer, policy: str, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
+    server: LocalServer, run: Run, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
 ) -> RunResult | None:
     """Stop all processes, and put together and write what there is; None: the group had not begun."""
     server.stop()
@@ -283,12 +273,15 @@ def _finish(
     if server.port.aggregation is not None:
         result = RunResult(
             server.port.model_state(),
-            metrics.summary(policy, end),
+            metrics.summary(run.policy, end),
             server.port.store.samples,
             server.lifecycle.samples.dropped,
             collector.evaluations,
             None if files is None else files.directory,
             server.evaluation_problem,
+            server.samples_asked,
+            collector.failures,
+            run.stopped,
         )
     try:
         server.keep_the_last()

@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.local.channel import Channel
+from paceline.runtimes.local.last_words import last_words
 from paceline.runtimes.local.memory import create, pack
 from paceline.runtimes.local.messages import FromEvaluator, ToServer
 from paceline.runtimes.local.process import Assignment, Descriptors, run_evaluator, run_worker
@@ -55,6 +56,12 @@ class Started:
     channel: Channel[Any, Any]
     descriptor: int  # of its segment
     ended: int  # can be read when the process has ended, even if children of it still hold its pipes
+    words: int = -1  # the memory that holds its last ones
+
+    @property
+    def last_words(self) -> str:
+        """What it wrote to stderr last."""
+        return last_words(self.words) if self.words >= 0 else ""
 
     @property
     def stopped(self) -> bool:
@@ -101,21 +108,21 @@ class Launcher:
         del self._started[started]
         started.channel.close()
         exit_code = _end(started.process, patience)
-        for descriptor in (started.descriptor, started.ended):
+        for descriptor in (started.descriptor, started.ended, started.words):
             if descriptor >= 0:
                 os.close(descriptor)
         return exit_code
 
     def _start(self, main: Callable[..., None], name: str, assignment: Assignment, incoming: Any) -> Started:
         to_server, to_process = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-        segment = create()
-        inherited = (to_process[0], to_server[1], segment, self._parcel)
+        segment, words = create(), create()
+        inherited = (to_process[0], to_server[1], segment, self._parcel, words)
         context = multiprocessing.get_context("spawn")
         process = context.Process(
             target=_main, args=(main, [Inherited(number) for number in inherited], assignment), name=name, daemon=True
         )
         channel: Channel[Any, Any] = Channel(to_server[0], to_process[1], incoming, patient=False)
-        started = Started(assignment.index, process, channel, segment, -1)
+        started = Started(assignment.index, process, channel, segment, -1, words)
         self._started[started] = None
         try:
             with _without_interrupts():

@@ -53,6 +53,12 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
     state: bytes
 
 
+class Log(msgspec.Struct, frozen=True, tag=True):
+    """Figures of the loop's own."""
+
+    figures: Mapping[str, float | None]  # None: not finite, for which JSON has no number
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -63,7 +69,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     ends_the_run: bool = True  # not an error of the user's own in one worker, which the others may survive
 
 
-ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Kept | Finished | Failed
+ToServer: TypeAlias = Enter | Request | Push | Skip | Restart | Kept | Log | Finished | Failed
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):

@@ -18,6 +18,7 @@ from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.core.messages import Unit
 from paceline.lifecycle.work import Work
 from paceline.runtimes.local.channel import Channel, ClosedError
+from paceline.runtimes.local.last_words import remember_stderr
 from paceline.runtimes.local.memory import map_segment, unpack
 from paceline.runtimes.local.messages import (
     Enter,
@@ -29,6 +30,7 @@ from paceline.runtimes.local.messages import (
     Interrupt,
     Kept,
     Leased,
+    Log,
     Push,
     Request,
     Restart,
@@ -57,6 +59,7 @@ class Descriptors(msgspec.Struct, frozen=True):
     writing: int
     segment: int
     parcel: int
+    words: int
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -119,6 +122,9 @@ class PipeLink:
     def keep(self, state: bytes) -> None:
         self.send(Kept(state))
 
+    def log(self, figures: dict[str, float]) -> None:
+        self.send(Log(figures))
+
     def push(self, samples: int, units: int, loss: float | None, squared_norm: float) -> None:
         self._read_interrupts()
         if self._interrupted:
@@ -173,6 +179,7 @@ class PipeLink:
 def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
     """The main function of a worker's process."""
     _prepare(assignment)
+    remember_stderr(descriptors.words)
     index = assignment.index
     channel: Channel[ToWorker, ToServer] = Channel(descriptors.reading, descriptors.writing, ToWorker)
     link = PipeLink(channel, descriptors.segment)
@@ -189,6 +196,7 @@ def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
     )
     try:
         problem = _problem_of(f"worker {index}", lambda: _parcel(descriptors)[0](worker))
+        worker.send_log()
         link.send(Finished() if problem is None else problem)
     except Stopped:
         return
