@@ -16,7 +16,7 @@ from typer import Exit
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.group import Group, size_of
 from paceline.experiment.resuming import TornCheckpointWarning
-from paceline.experiment.run_files import Origin, fresh_directory, read_configuration
+from paceline.experiment.run_files import MODEL, Origin, fresh_directory, read_configuration
 from paceline.experiment.script import script_functions
 from paceline.experiment.simulation import policy_for
 from paceline.experiment.tasks import read_task_options, task_of
@@ -187,6 +187,8 @@ def _run(
         print(f"paceline: {warning.message}", file=sys.stderr)
     for gone in result.summary.departures:
         print(f"paceline: worker {gone.worker} left after {gone.seconds:.1f} s: {gone.reason}", file=sys.stderr)
+    if result.samples_asked is not None and result.samples != result.samples_asked:
+        print(f"paceline: {name}: {_used(result)}", file=sys.stderr)
     if result.evaluation_problem:
         print(f"paceline: {name}: the last evaluation failed: {result.evaluation_problem}", file=sys.stderr)
         print(f"paceline: {name}: {_left_behind(result)}", file=sys.stderr)
@@ -209,6 +211,9 @@ def _row(result: RunResult, target: float | None) -> TrainingRow:
         result.summary.mean_staleness,
         result.summary.updates,
         result.evaluations[-1].figures if result.evaluations else {},
+        result.samples_asked,
+        None if result.run_dir is None else str(result.run_dir),
+        None if result.run_dir is None else str(result.run_dir / MODEL),
     )
 
 
@@ -221,4 +226,13 @@ def _show(rows: list[TrainingRow], request: TrainingRequest, console: Console) -
 
 
 def _left_behind(result: RunResult) -> str:
-    return f"{result.samples:,} samples were used, and what was learned is in {result.run_dir}"
+    return f"{_used(result)}, and what was learned is in {result.run_dir}"
+
+
+def _used(result: RunResult) -> str:
+    """How many samples, beside what was asked for where that is something else."""
+    asked, dropped = result.samples_asked, result.dropped
+    if asked is None or asked == result.samples:
+        return f"{result.samples:,} samples were used"
+    lost = f" ({dropped:,} had gradients that were dropped)" if dropped else ""
+    return f"{result.samples:,} of {asked:,} samples that were asked for were used{lost}"

@@ -99,6 +99,11 @@ def policy_for(policy: Policy | str, workers: int) -> Policy:
     """
     if isinstance(policy, str):
         chosen = build_policy(policy)
+    elif not isinstance(policy, Policy):
+        raise ConfigurationError(
+            f"policy is {policy!r:.80}; it must be a string, as in 'ssp:staleness=3', or an object of a class that"
+            " derives from paceline.policies.Policy"
+        )
     else:
         check(policy, policy.name, "policy")
         chosen = policy.fresh()

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NO_CORRECTION_EXPECTED, Record, UpdateRule, WorkerSuspected
 from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
+from paceline.experiment.given import check_given
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.result import InterruptedRun as InterruptedRun
 from paceline.experiment.result import RunResult as RunResult
@@ -51,6 +51,7 @@ class _Collector(Observer):
 
     def begun(self, rule: UpdateRule) -> None:
         warn_if_not_corrected(rule)
+        warn_of_doubt(rule)
 
     def observe(self, record: Record) -> None:
         if isinstance(record.event, WorkerSuspected):
@@ -67,6 +68,12 @@ class _Collector(Observer):
 
 class SilentWorkerWarning(UserWarning):
     """A worker has been silent for longer than is usual for it."""
+
+
+def warn_of_doubt(rule: UpdateRule) -> None:
+    """An optimizer that the policy does not know."""
+    if rule.doubt:
+        warnings.warn(rule.doubt, stacklevel=2)
 
 
 def warn_if_not_corrected(rule: UpdateRule) -> None:
@@ -104,25 +111,40 @@ def launch(
 ) -> RunResult:
     """Run `train(worker)` in so many processes on this machine, under this policy, and return what they learned.
 
-    `train` and `evaluate` must be importable by a new process: functions of a module or script, not of a notebook's
-    cell or another function.
+    train              the loop of a worker. It and `evaluate` must be importable by a new process: functions of a
+                       module or script, not of a notebook's cell or another function
+    workers            a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4
+    policy             who waits for whom, as in "ssp:staleness=3"; `paceline policies` lists them
+    epochs             passes over the data set
+    seed               of all random numbers
+    slowdown           {3: 4.0} makes worker 3 four times slower than it is
+    speed              emulated time of an iteration, such as "lognormal:seconds=0.02"
+    lr_scaling         how the rate follows an update's share of a round: "auto", "linear", "sqrt" or "none"
+    stale              "auto" makes up for stale gradients where the policy applies them and the optimizer allows it,
+                       "none" never does, "correct" refuses to begin where it cannot
+    device             "auto" (the GPUs in turn, or the CPU), "cpu", "cuda", "cuda:1"
+    restart            so many deaths of workers are made up for by new ones
+    patience           a worker that is silent for much longer than is usual for it is set aside, not before 20
+                       seconds; "10s..5m": not before 10 seconds, and after 5 minutes in any case; "off": never
+    not_finite         a gradient that is not finite: "stop" ends the run, "skip" goes on without it
+    evaluate           evaluate(state) gets a state_dict in a process of its own, and returns a number (accuracy) or a
+                       dict of numbers
+    evaluate_every     samples between two evaluations; None: an epoch
+    run_dir            where configuration, trace, metrics, checkpoints and the final model go; None: nowhere
+    checkpoint_every   "30s", "10000 samples" or "500 updates"; None: only at the end
+    keep               so many of the newest checkpoints
+    compress_trace     it then takes an eighth of the space
+    resume             the directory of a run to go on with, or "auto": the run in `run_dir`, if there is one
+    group              all of that about workers and speeds in one object
+    callbacks          objects of paceline.Callback: they hear what happens, and may stop the run
+    observers          objects of paceline.recording.observer.Observer: they see every decision
+    origin             what to write down of the command that asks
 
-    `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4.
-    `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
-    "lognormal:seconds=0.02". `restart`: so many deaths of workers are made up for by new ones. `patience`: a worker
-    that is silent for much longer than is usual for it is set aside, not before 20 seconds; "10s..5m": not before 10
-    seconds, and after 5 minutes in any case; "off": never. `evaluate(state)` gets a state_dict in a process of its own,
-    each epoch or each `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`:
-    "stop" or "skip". `stale`: "auto" makes up for stale gradients where the policy applies them and the optimizer
-    allows it, "none" never does, "correct" refuses to begin where it cannot. `lr_scaling`: how the rate follows an
-    update's share of a round. `run_dir`: where configuration, trace, metrics, checkpoints and the final model go.
-    `checkpoint_every`: "30s", "10000 samples" or "500 updates"; None: only at the end; the newest `keep` stay.
-    `compress_trace`: it then takes an eighth of the space. `resume`: the directory of a run to go on with, or "auto":
-    go on with the run in `run_dir` if there is one. `group`: all of that about workers and speeds in one object.
-    `origin`: what to write down of the command that asks. Ctrl-C ends the run cleanly and raises InterruptedRun, which
-    is a KeyboardInterrupt.
+    Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt. Wrong input is a
+    ConfigurationError, in one sentence.
     """
     refuse_inside_a_worker()
+    check_given(locals())
     check_callbacks(callbacks, evaluates=evaluate is not None)
     if group is None:
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
@@ -150,8 +172,6 @@ def launch(
         compressed=compress_trace,
     )
     every = Interval() if checkpoint_every is None else interval_of(checkpoint_every, "checkpoint_every")
-    if keep < 1:
-        raise ConfigurationError(f"keep is {keep}; it must be at least 1")
     found = None if resume is None else find_resumption(resume, run_dir, configuration)
     checkpoint = None
     if found is not None:
@@ -252,6 +272,7 @@ def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
     """The result of a run that had come to its end."""
     metrics, collector, facts = RunMetrics(), _Collector(), checkpoint.facts
     _catch_up(run_dir, metrics, collector)
+    ledger = facts.lifecycle.samples.ledger
     return RunResult(
         checkpoint.model,
         metrics.summary(facts.policy, facts.seconds),
@@ -259,6 +280,7 @@ def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
         facts.lifecycle.samples.dropped,
         collector.evaluations,
         run_dir,
+        samples_asked=None if ledger is None else ledger.samples * ledger.epochs,
         failures=collector.failures,
     )
 

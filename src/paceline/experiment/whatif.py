@@ -82,7 +82,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
 
 def recommendation(summaries: Sequence[Summary], recorded: str) -> str:
     """Which policy to take, and why: of those about as fast as the fastest, the one with the freshest gradients."""
-    useful = {summary.policy: summary.applied / summary.seconds for summary in summaries}
+    useful = {summary.policy: summary.used_per_second for summary in summaries}
     most = max(useful.values())
     good = [summary for summary in summaries if useful[summary.policy] >= AS_GOOD_AS_THE_BEST * most]
     best = min(good, key=lambda summary: (summary.mean_staleness, -useful[summary.policy]))

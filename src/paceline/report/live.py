@@ -199,6 +199,8 @@ def rule_line(rule: UpdateRule) -> str:
 
 
 def _tell_plainly(rule: UpdateRule, title: str, drawer: Drawer) -> None:
+    if rule.doubt:
+        drawer.print(f"{title}: {rule.doubt}")
     if rule.correction == "none" and rule.why not in NO_CORRECTION_EXPECTED:
         drawer.print(f"{title}: stale gradients are applied as they are: {rule.why}")
 

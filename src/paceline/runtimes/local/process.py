@@ -178,8 +178,8 @@ class PipeLink:
 
 def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
     """The main function of a worker's process."""
-    _prepare(assignment)
     remember_stderr(descriptors.words)
+    _prepare(assignment)
     index = assignment.index
     channel: Channel[ToWorker, ToServer] = Channel(descriptors.reading, descriptors.writing, ToWorker)
     link = PipeLink(channel, descriptors.segment)
