@@ -338,7 +338,7 @@ def test_replay_of_a_damaged_file(run_directory: Path, paceline: Command) -> Non
     whole = trace.read_text()
     trace.write_text(whole[:300])
     outcome = paceline("replay", str(trace))
-    assert outcome.code == 1 and outcome.out == ""
+    assert outcome.code == 2 and outcome.out == ""
     assert outcome.err.startswith(f"paceline: error: {trace}, line 4: not a whole record: ")
     trace.write_text(whole.replace("needs worker 1", "needs worker 7", 1))
     outcome = paceline("replay", str(run_directory))
