@@ -31,7 +31,7 @@ def without_gain(worths: Sequence[float], least_gain: float) -> int:
     """How many of the latest were no better than the best before them by so much."""
     best, count = -math.inf, 0
     for worth in worths:
-        if worth > best + least_gain or (best == -math.inf and math.isfinite(worth)):
+        if worth > best and worth >= best + least_gain:
             best, count = worth, 0
         else:
             count += 1

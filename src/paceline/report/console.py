@@ -8,12 +8,12 @@ import sys
 from rich.console import Console
 
 WITHOUT_TERMINAL = 140
-NARROWEST = 80  # what the tables need; a narrower terminal breaks the lines itself
+NARROWEST = 80  # what the tables need; a narrower terminal breaks the lines itself, and so does who reads a pipe
 
 
 def output() -> Console:
     if not sys.stdout.isatty():
-        return Console(width=asked_width() or WITHOUT_TERMINAL)
+        return Console(width=max(NARROWEST, asked_width() or WITHOUT_TERMINAL))
     return Console(width=max(NARROWEST, Console().width))
 
 
