@@ -39,6 +39,7 @@ class FakeLink:
         self.work: Work | None = None
         self.keep_wanted = False
         self.kept: list[bytes] = []
+        self.logged: list[dict[str, float]] = []
         self.group_begins_with: torch.Tensor | None = None  # parameters of a group that this worker joins late
 
     def enter(self, layout: Layout) -> Segment:
@@ -57,6 +58,9 @@ class FakeLink:
 
     def keep(self, state: bytes) -> None:
         self.kept.append(state)
+
+    def log(self, figures: dict[str, float]) -> None:
+        self.logged.append(figures)
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         self.work = work
