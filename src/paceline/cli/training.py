@@ -185,7 +185,8 @@ def _run(
         )
     for warning in told:
         print(f"paceline: {warning.message}", file=sys.stderr)
-    for gone in result.summary.departures:
+    told_at_once = {failure.worker for failure in result.failures}
+    for gone in (gone for gone in result.summary.departures if gone.worker not in told_at_once):
         print(f"paceline: worker {gone.worker} left after {gone.seconds:.1f} s: {gone.reason}", file=sys.stderr)
     if result.samples_asked is not None and result.samples != result.samples_asked:
         print(f"paceline: {name}: {_used(result)}", file=sys.stderr)

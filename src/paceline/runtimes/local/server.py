@@ -127,6 +127,9 @@ class LocalServer:
         if resumed is not None:
             facts = resumed.facts
             self._began = clock() - facts.seconds
+            ledger = self.lifecycle.samples.ledger
+            if evaluate_every is None and ledger is not None:
+                self._evaluations.every = ledger.samples  # nobody asks for work: it comes along with parameters
             self._evaluations.resumed_at(facts.samples)
             if self._checkpoints is not None:
                 self._checkpoints.resumed_at(facts.seconds, facts.samples, facts.updates)
