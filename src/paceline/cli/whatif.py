@@ -35,4 +35,4 @@ def whatif_command(
         return
     console = output()
     console.print(summary_table(summaries, beside=recorded), "")
-    console.print(recommendation(summaries, recorded), highlight=False, markup=False)
+    console.print(recommendation(summaries, recorded), highlight=False, markup=False, soft_wrap=True)
