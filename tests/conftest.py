@@ -7,6 +7,7 @@ import os
 # Before torch is imported, here and in every process that a test starts: idle threads of one process keep cores from
 # another's, and the tests keep all cores busy by themselves.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.pop("COLUMNS", None)  # whoever runs the tests may set it, and tables would follow
 
 import pytest
 

@@ -47,6 +47,7 @@ class FakeLink:
         self.place = Place()
         self.prefetches = True
         self.here: deque[Unit] = deque()  # units that were leased ahead
+        self.logged: list[dict[str, float]] = []
         self.group_begins_with: torch.Tensor | None = None  # parameters of a group that this worker joins late
 
     def enter(self, layout: Layout) -> Segment:
@@ -65,6 +66,9 @@ class FakeLink:
 
     def keep(self, state: bytes) -> None:
         self.kept.append(state)
+
+    def log(self, figures: dict[str, float]) -> None:
+        self.logged.append(figures)
 
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         self.work = work

@@ -338,7 +338,7 @@ def test_replay_of_a_damaged_file(run_directory: Path, paceline: Command) -> Non
     whole = trace.read_text()
     trace.write_text(whole[:300])
     outcome = paceline("replay", str(trace))
-    assert outcome.code == 1 and outcome.out == ""
+    assert outcome.code == 2 and outcome.out == ""
     assert outcome.err.startswith(f"paceline: error: {trace}, line 4: not a whole record: ")
     trace.write_text(whole.replace("needs worker 1", "needs worker 7", 1))
     outcome = paceline("replay", str(run_directory))
@@ -350,7 +350,7 @@ def test_replay_of_a_damaged_file(run_directory: Path, paceline: Command) -> Non
 
 def test_replay_of_what_is_no_trace(paceline: Command, tmp_path: Path) -> None:
     outcome = paceline("replay", str(tmp_path))
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == f"paceline: error: {tmp_path}/trace.jsonl: cannot be read: No such file or directory\n"
 
 

@@ -6,18 +6,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.experiment.callbacks import Callback, CallbackError, Run
+    from paceline.experiment.ready_callbacks import EarlyStopping, KeepBest
+    from paceline.experiment.result import InterruptedRun, RunResult
     from paceline.experiment.simulation import Simulation, simulate
-    from paceline.experiment.training import InterruptedRun, RunResult, fit, launch
+    from paceline.experiment.training import fit, launch
     from paceline.policies import policy
     from paceline.training.worker import Worker
 
 __version__ = "0.1.0"
-__all__ = ["InterruptedRun", "RunResult", "Simulation", "Worker", "__version__", "fit", "launch", "policy", "simulate"]
+__all__ = [
+    "Callback",
+    "CallbackError",
+    "EarlyStopping",
+    "InterruptedRun",
+    "KeepBest",
+    "Run",
+    "RunResult",
+    "Simulation",
+    "Worker",
+    "__version__",
+    "fit",
+    "launch",
+    "policy",
+    "simulate",
+]
 
 # Looked up when first used: torch takes seconds to import, and a simulation does not need it.
 _HOMES = {
-    "InterruptedRun": "paceline.experiment.training",
-    "RunResult": "paceline.experiment.training",
+    "Callback": "paceline.experiment.callbacks",
+    "CallbackError": "paceline.experiment.callbacks",
+    "EarlyStopping": "paceline.experiment.ready_callbacks",
+    "InterruptedRun": "paceline.experiment.result",
+    "KeepBest": "paceline.experiment.ready_callbacks",
+    "Run": "paceline.experiment.callbacks",
+    "RunResult": "paceline.experiment.result",
     "Simulation": "paceline.experiment.simulation",
     "Worker": "paceline.training.worker",
     "fit": "paceline.experiment.training",
@@ -31,3 +54,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """For tab completion: the public names, found or not yet."""
+    return sorted({*globals(), *__all__} - {"Any", "TYPE_CHECKING", "annotations", "import_module"})

@@ -16,7 +16,7 @@ from paceline.cli.trials import run_with_progress
 from paceline.core.errors import ConfigurationError
 from paceline.experiment import Simulation, policy_for, worker_speeds
 from paceline.experiment.comparison import Comparison, Trial, learning_rows, rows_of
-from paceline.experiment.pictures import draw_comparison
+from paceline.experiment.pictures import caption_of, draw_comparison
 from paceline.report.console import output
 from paceline.report.tables import learning_table
 
@@ -100,7 +100,12 @@ def compare_command(
     outcomes = run_with_progress(task, comparison, trials, out, processes or os.cpu_count() or 1)
     rows = rows_of(outcomes, names, target_accuracy)
     try:
-        draw_comparison(outcomes, rows, out, target=target_accuracy, suffix=f".{picture_format}")
+        draw_comparison(
+            *(outcomes, rows, out),
+            target=target_accuracy,
+            suffix=f".{picture_format}",
+            caption=caption_of(comparison),
+        )
     except ConfigurationError as missing:  # no matplotlib: the figures are there all the same
         print(f"paceline: {missing}", file=sys.stderr)
     if as_json:

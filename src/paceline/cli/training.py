@@ -17,7 +17,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.experiment.group import Group, size_of
 from paceline.experiment.limits import limits_of
 from paceline.experiment.resuming import TornCheckpointWarning
-from paceline.experiment.run_files import Origin, fresh_directory, read_configuration
+from paceline.experiment.run_files import MODEL, Origin, fresh_directory, read_configuration
 from paceline.experiment.script import script_functions
 from paceline.experiment.simulation import policy_for
 from paceline.experiment.tasks import read_task_options, task_of
@@ -196,8 +196,11 @@ def _run(
         )
     for warning in told:
         print(f"paceline: {warning.message}", file=sys.stderr)
-    for gone in result.summary.departures:
+    told_at_once = {failure.worker for failure in result.failures}
+    for gone in (gone for gone in result.summary.departures if gone.worker not in told_at_once):
         print(f"paceline: worker {gone.worker} left after {gone.seconds:.1f} s: {gone.reason}", file=sys.stderr)
+    if result.samples_asked is not None and result.samples != result.samples_asked:
+        print(f"paceline: {name}: {_used(result)}", file=sys.stderr)
     if result.evaluation_problem:
         print(f"paceline: {name}: the last evaluation failed: {result.evaluation_problem}", file=sys.stderr)
         print(f"paceline: {name}: {_left_behind(result)}", file=sys.stderr)
@@ -220,6 +223,9 @@ def _row(result: RunResult, target: float | None) -> TrainingRow:
         result.summary.mean_staleness,
         result.summary.updates,
         result.evaluations[-1].figures if result.evaluations else {},
+        result.samples_asked,
+        None if result.run_dir is None else str(result.run_dir),
+        None if result.run_dir is None else str(result.run_dir / MODEL),
     )
 
 
@@ -232,4 +238,13 @@ def _show(rows: list[TrainingRow], request: TrainingRequest, console: Console) -
 
 
 def _left_behind(result: RunResult) -> str:
-    return f"{result.samples:,} samples were used, and what was learned is in {result.run_dir}"
+    return f"{_used(result)}, and what was learned is in {result.run_dir}"
+
+
+def _used(result: RunResult) -> str:
+    """How many samples, beside what was asked for where that is something else."""
+    asked, dropped = result.samples_asked, result.dropped
+    if asked is None or asked == result.samples:
+        return f"{result.samples:,} samples were used"
+    lost = f" ({dropped:,} had gradients that were dropped)" if dropped else ""
+    return f"{result.samples:,} of {asked:,} samples that were asked for were used{lost}"

@@ -34,5 +34,5 @@ def whatif_command(
         print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
         return
     console = output()
-    console.print(summary_table(summaries), "")
-    console.print(recommendation(summaries, recorded), highlight=False, markup=False)
+    console.print(summary_table(summaries, beside=recorded), "")
+    console.print(recommendation(summaries, recorded), highlight=False, markup=False, soft_wrap=True)

@@ -206,6 +206,7 @@ class UpdateRule(msgspec.Struct, frozen=True, omit_defaults=True):
     lr_scaling: str
     correction: str = "none"  # of stale gradients
     why: str = ""  # there is none
+    doubt: str = ""  # why a policy that reckons with the size of updates may be wrong about them
 
 
 class Estimates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

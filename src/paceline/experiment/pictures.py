@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from paceline.experiment.comparison import ChosenK, Outcome, Row
+from paceline.experiment.comparison import ChosenK, Comparison, Outcome, Row
+from paceline.experiment.simulation import worker_speeds
 from paceline.report.plots import Curve, draw, draw_gantt, draw_panels
 
 ESTIMATES: dict[str, Callable[[ChosenK], float | None]] = {
@@ -19,10 +20,16 @@ ESTIMATES: dict[str, Callable[[ChosenK], float | None]] = {
 
 
 def draw_comparison(
-    outcomes: Sequence[Outcome], rows: Sequence[Row], into: Path, *, target: float | None, suffix: str = ".svg"
+    outcomes: Sequence[Outcome],
+    rows: Sequence[Row],
+    into: Path,
+    *,
+    target: float | None,
+    suffix: str = ".svg",
+    caption: str = "",
 ) -> list[Path]:
-    """Draw the runs behind the rows; returns the pictures, the most telling first."""
-    runs = {row.policy: runs_of(row, outcomes) for row in rows}
+    """Draw the runs behind the rows; returns the pictures, the most telling first. `caption`: what they are of."""
+    runs = {_name_of(row): runs_of(row, outcomes) for row in rows}
     into.mkdir(parents=True, exist_ok=True)
     over_time, over_samples, gantt, estimates = (
         into / f"{name}{suffix}"
@@ -36,23 +43,47 @@ def draw_comparison(
         name: [[(point.samples, point.accuracy) for point in run.curve] for run in found]
         for name, found in runs.items()
     }
-    title = "accuracy over virtual time"
-    draw(by_time, over_time, title=title, across="seconds", up="accuracy", target=target)
-    title = "accuracy over samples"
-    draw(by_samples, over_samples, title=title, across="samples", up="accuracy", target=target)
+    written = caption if target is None else ", ".join(filter(None, [caption, f"target {target:g}"]))
+    for curves, path, across, title in (
+        (by_time, over_time, "seconds", "accuracy over virtual time"),
+        (by_samples, over_samples, "samples", "accuracy over samples"),
+    ):
+        draw(curves, path, title=title, across=across, up="accuracy", target=target, caption=written, focused=True)
     strips = {name: found[0].spans for name, found in runs.items() if found and found[0].spans}
     drawn = [over_time, over_samples]
     if strips:
-        draw_gantt(strips, gantt, title="the first seconds, first seed", across="seconds")
+        draw_gantt(strips, gantt, title="the first seconds, first seed", across="seconds", caption=caption)
         drawn.append(gantt)
     choices = {name: found[0].choices for name, found in runs.items() if found and found[0].choices}
     if choices:
-        draw_estimates(choices, estimates)
+        draw_estimates(choices, estimates, caption)
         drawn.append(estimates)
     return drawn
 
 
-def draw_estimates(choices: dict[str, list[ChosenK]], path: Path) -> None:
+def caption_of(comparison: Comparison) -> str:
+    """The task, the group, the optimizer and its rate, in one line."""
+    from paceline.experiment.tasks import settings_of  # torch takes a second to import
+
+    options, settings = comparison.task_options(), settings_of(comparison.task)
+    momentum = settings.momentum if options.momentum is None else options.momentum
+    parts = [
+        f"{comparison.task} ({comparison.model or settings.model})",
+        f"{len(worker_speeds(comparison.simulation))} workers",
+        comparison.optimizer,
+        f"rate {options.rate:g}",
+        f"momentum {momentum:g}" if comparison.optimizer == "sgd" and momentum else "",
+        f"batches of {comparison.batch_size or settings.batch_size}",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _name_of(row: Row) -> str:
+    """The policy; with its rate where that is not the common one."""
+    return row.policy if row.factor == 1 else f"{row.policy}, rate x {row.factor:g}"
+
+
+def draw_estimates(choices: dict[str, list[ChosenK]], path: Path, caption: str = "") -> None:
     """Everything that DBW chose by, update by update."""
     panels: dict[str, dict[str, list[Curve]]] = {}
     for name, value_of in ESTIMATES.items():
@@ -62,7 +93,8 @@ def draw_estimates(choices: dict[str, list[ChosenK]], path: Path) -> None:
         }
         if any(found.values()):
             panels[name] = {policy: [curve] for policy, curve in found.items()}
-    draw_panels(panels, path, title="what the next k was chosen by, first seed", across="seconds")
+    title = "what the next k was chosen by, first seed"
+    draw_panels(panels, path, title=title, across="seconds", caption=caption)
 
 
 def runs_of(row: Row, outcomes: Sequence[Outcome]) -> list[Outcome]:

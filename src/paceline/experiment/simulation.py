@@ -14,6 +14,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.core.spec import build, check
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
+from paceline.recording.lines import write_privately
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.observer import Observer
 from paceline.recording.trace import TraceWriter
@@ -98,6 +99,11 @@ def policy_for(policy: Policy | str, workers: int) -> Policy:
     """
     if isinstance(policy, str):
         chosen = build_policy(policy)
+    elif not isinstance(policy, Policy):
+        raise ConfigurationError(
+            f"policy is {policy!r:.80}; it must be a string, as in 'ssp:staleness=3', or an object of a class that"
+            " derives from paceline.policies.Policy"
+        )
     else:
         check(policy, policy.name, "policy")
         chosen = policy.fresh()
@@ -219,8 +225,8 @@ def run_directory(below: Path, policy: str, simulation: Simulation) -> Path:
     directory = below / re.sub(r"[^A-Za-z0-9.+_-]+", "-", policy)
     configuration = {"policy": policy, "simulation": simulation}
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(configuration)) + b"\n")
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_privately(directory / "config.json", msgspec.json.format(msgspec.json.encode(configuration)) + b"\n")
     except OSError as problem:
         raise ConfigurationError(f"{directory}: cannot be written: {problem.strerror}") from None
     return directory / "trace.jsonl"

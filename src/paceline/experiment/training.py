@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,17 +17,21 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NO_CORRECTION_EXPECTED, Record, UpdateRule, WorkerSuspected
+from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
+from paceline.experiment.given import check_given
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.limits import limits_of
+from paceline.experiment.result import InterruptedRun as InterruptedRun
+from paceline.experiment.result import RunResult as RunResult
 from paceline.experiment.resuming import AUTO, find_resumption
 from paceline.experiment.run_files import CHECKPOINTS, Configuration, Origin, RunFiles, name_of
 from paceline.experiment.simulation import policy_for
+from paceline.lifecycle.samples import Samples
 from paceline.policies import Policy
-from paceline.recording.metrics import RunMetrics, Summary
+from paceline.recording.metrics import RunMetrics
 from paceline.recording.observer import Observer
-from paceline.recording.progress_log import Evaluation, read_metrics
+from paceline.recording.progress_log import Evaluation, Failure, read_metrics
 from paceline.recording.trace import Trace, trace_in
 from paceline.report.live import OnlyTheStart, view_of
 from paceline.runtimes.intervals import Interval, interval_of, patience_of
@@ -42,51 +46,16 @@ from paceline.training.task import Task
 from paceline.training.worker import Worker
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """What a run came to. `samples` became part of updates; `dropped` had gradients that were not used.
-
-    A discarded gradient gives its samples back, so only those of gradients that were not finite are dropped, and of
-    discarded gradients where the workers bring batches of their own.
-    """
-
-    model_state: dict[str, Tensor]
-    summary: Summary
-    samples: int
-    dropped: int = 0
-    evaluations: list[Evaluation] = field(default_factory=list)
-    run_dir: Path | None = None
-    evaluation_problem: str = ""  # why the last state could not be evaluated
-    optimizer_state: dict[str, Any] | None = None  # its state_dict; None: a run that had come to its end before
-
-    @property
-    def seconds(self) -> float:
-        return self.summary.seconds
-
-    def time_to(self, target: float, figure: str = "accuracy") -> float | None:
-        """Seconds until an evaluation first found this figure at the target or above; None: never."""
-        reached = (
-            evaluation.seconds
-            for evaluation in self.evaluations
-            if evaluation.figures.get(figure, float("-inf")) >= target
-        )
-        return next(reached, None)
-
-
-class InterruptedRun(KeyboardInterrupt):
-    """Ctrl-C ended a run. `result` is what it came to until then; None: it had not begun."""
-
-    def __init__(self, result: RunResult | None) -> None:
-        super().__init__("the run was interrupted")
-        self.result = result
-
-
 class _Collector(Observer):
-    def __init__(self) -> None:
+    def __init__(self, *, tells: bool = True) -> None:
+        """`tells`: say on stderr that a worker died; somebody else does not."""
         self.evaluations: list[Evaluation] = []
+        self.failures: list[Failure] = []
+        self._tells = tells
 
     def begun(self, rule: UpdateRule) -> None:
         warn_if_not_corrected(rule)
+        warn_of_doubt(rule)
 
     def observe(self, record: Record) -> None:
         if isinstance(record.event, WorkerSuspected):
@@ -95,9 +64,20 @@ class _Collector(Observer):
     def evaluated(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
 
+    def worker_failed(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        if self._tells:
+            print(f"paceline: {failure}", file=sys.stderr, flush=True)
+
 
 class SilentWorkerWarning(UserWarning):
     """A worker has been silent for longer than is usual for it."""
+
+
+def warn_of_doubt(rule: UpdateRule) -> None:
+    """An optimizer that the policy does not know."""
+    if rule.doubt:
+        warnings.warn(rule.doubt, stacklevel=2)
 
 
 def warn_if_not_corrected(rule: UpdateRule) -> None:
@@ -132,34 +112,53 @@ def launch(
     compress_trace: bool = False,
     resume: Path | str | None = None,
     group: Group | None = None,
+    callbacks: Sequence[Callback] = (),
     observers: Sequence[Observer] = (),
     live: bool | None = None,
     origin: Origin | None = None,
 ) -> RunResult:
     """Run `train(worker)` in so many processes on this machine, under this policy, and return what they learned.
 
-    `train` and `evaluate` may be any functions: also of a notebook's cell, lambdas, and closures. A script is imported
-    by every process, so there the call of `launch` stands under `if __name__ == "__main__":`.
+    train              the loop of a worker. It and `evaluate` may be any functions: also of a notebook's cell, lambdas,
+                       and closures. A script is imported by every process, so there the call of `launch` stands under
+                       `if __name__ == "__main__":`
+    workers            a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4
+    policy             who waits for whom, as in "ssp:staleness=3"; `paceline policies` lists them
+    epochs             passes over the data set; 1, if no other limit is given. The first limit that is reached counts
+    steps              full rounds: one batch of every worker that the group begins with
+    samples            of all workers together
+    budget             seconds since the group began
+    seed               of all random numbers
+    slowdown           {3: 4.0} makes worker 3 four times slower than it is
+    speed              emulated time of an iteration, such as "lognormal:seconds=0.02"
+    lr_scaling         how the rate follows an update's share of a round: "auto", "linear", "sqrt" or "none"
+    stale              "auto" makes up for stale gradients where the policy applies them and the optimizer allows it,
+                       "none" never does, "correct" refuses to begin where it cannot
+    device             "auto" (the GPUs in turn, or the CPU), "cpu", "cuda", "cuda:1"
+    restart            so many deaths of workers are made up for by new ones
+    patience           a worker that is silent for much longer than is usual for it is set aside, not before 20
+                       seconds; "10s..5m": not before 10 seconds, and after 5 minutes in any case; "off": never
+    not_finite         a gradient that is not finite: "stop" ends the run, "skip" goes on without it
+    evaluate           evaluate(state) gets a state_dict in a process of its own, and returns a number (accuracy) or a
+                       dict of numbers
+    evaluate_every     samples between two evaluations; None: an epoch
+    run_dir            where configuration, trace, metrics, checkpoints and the final model go; None: nowhere
+    checkpoint_every   "30s", "10000 samples" or "500 updates"; None: only at the end
+    keep               so many of the newest checkpoints
+    compress_trace     it then takes an eighth of the space
+    resume             the directory of a run to go on with, or "auto": the run in `run_dir`, if there is one
+    group              all of that about workers and speeds in one object
+    callbacks          objects of paceline.Callback: they hear what happens, and may stop the run
+    live               show a table of the group while it trains; None: in a notebook only
+    observers          objects of paceline.recording.observer.Observer: they see every decision
+    origin             what to write down of the command that asks
 
-    `workers`: a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4.
-    The run ends after so many `epochs` (1, if no other limit is given), `steps` (full rounds: one batch of every worker
-    that the group begins with), `samples`, or `budget` seconds since the group began, whichever comes first.
-    `slowdown`: {3: 4.0} makes worker 3 four times slower; `speed`: emulated time of an iteration, such as
-    "lognormal:seconds=0.02". `restart`: so many deaths of workers are made up for by new ones. `patience`: a worker
-    that is silent for much longer than is usual for it is set aside, not before 20 seconds; "10s..5m": not before 10
-    seconds, and after 5 minutes in any case; "off": never. `evaluate(state)` gets a state_dict in a process of its own,
-    each epoch or each `evaluate_every` samples, and returns a number (accuracy) or a dict of numbers. `not_finite`:
-    "stop" or "skip". `stale`: "auto" makes up for stale gradients where the policy applies them and the optimizer
-    allows it, "none" never does, "correct" refuses to begin where it cannot. `lr_scaling`: how the rate follows an
-    update's share of a round. `run_dir`: where configuration, trace, metrics, checkpoints and the final model go.
-    `checkpoint_every`: "30s", "10000 samples" or "500 updates"; None: only at the end; the newest `keep` stay.
-    `compress_trace`: it then takes an eighth of the space. `resume`: the directory of a run to go on with, or "auto":
-    go on with the run in `run_dir` if there is one. `group`: all of that about workers and speeds in one object.
-    `live`: show a table of the group while it trains; None: in a notebook only.
-    `origin`: what to write down of the command that asks. Ctrl-C ends the run cleanly and raises InterruptedRun, which
-    is a KeyboardInterrupt.
+    Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt. Wrong input is a
+    ConfigurationError, in one sentence.
     """
     refuse_inside_a_worker()
+    check_given(locals())
+    check_callbacks(callbacks, evaluates=evaluate is not None)
     if group is None:
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
     limits = limits_of(epochs, steps, samples, budget)
@@ -191,8 +190,6 @@ def launch(
         compressed=compress_trace,
     )
     every = Interval() if checkpoint_every is None else interval_of(checkpoint_every, "checkpoint_every")
-    if keep < 1:
-        raise ConfigurationError(f"keep is {keep}; it must be at least 1")
     found = None if resume is None else find_resumption(resume, run_dir, configuration)
     checkpoint = None
     if found is not None:
@@ -213,7 +210,8 @@ def launch(
             kept=told.get(index),
         )
 
-    metrics, collector = RunMetrics(), _Collector()
+    metrics, collector = RunMetrics(), _Collector(tells=not any(observer.tells for observer in observers))
+    caller = CallbackCaller(callbacks)
     with ExitStack() as stack:
         resumed = None if checkpoint is None else checkpoint.facts
         files = None
@@ -236,24 +234,36 @@ def launch(
             updates=updates,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
-            observers=[metrics, collector, *([files.trace, files.metrics, files] if files else []), *watching],
+            observers=[
+                *(metrics, collector, *([files.trace, files.metrics, files] if files else []), *watching),
+                *([caller] if callbacks else []),
+            ],
             control=None if files is None else files.control,
             checkpoints=None if files is None else _checkpoint_options(files, every, keep, configuration),
             resumed=checkpoint,
             restarts=group.restart,
             patience=patience_of(group.patience, "patience"),
         )
+        caller.run = Run(server, str(chosen), None if files is None else files.directory, collector.evaluations)
         try:
             with _interruptible(server), _threads(group.server_threads()):
                 server.run()
         finally:  # what there is of a result is written, however the run ended
-            result = _finish(server, str(chosen), metrics, collector, files)
-        if server.loop.interrupted:
-            raise InterruptedRun(result)
-        assert result is not None  # the server refuses workers that finish without a model
-        if result.evaluation_problem:
-            warnings.warn(f"the last state could not be evaluated: {result.evaluation_problem}", stacklevel=2)
-        return result
+            result = _finish(server, caller.run, metrics, collector, files)
+            caller.end(result)
+        return _returned(result, server, caller)
+
+
+def _returned(result: RunResult | None, server: LocalServer, caller: CallbackCaller) -> RunResult:
+    """Of a run that did not fail."""
+    if server.loop.interrupted:
+        raise InterruptedRun(result)
+    if caller.problem is not None:
+        raise caller.problem
+    assert result is not None  # the server refuses workers that finish without a model
+    if result.evaluation_problem:
+        warnings.warn(f"the last state could not be evaluated: {result.evaluation_problem}", stacklevel=3)
+    return result
 
 
 def _views(live: bool | None, observers: Sequence[Observer], title: str, stack: ExitStack) -> list[Observer]:
@@ -285,12 +295,15 @@ def _catch_up(run_dir: Path, metrics: RunMetrics, collector: _Collector) -> None
         metrics.observe(record)
     lines = read_metrics(run_dir / "metrics.jsonl")
     collector.evaluations.extend(line for line in lines if isinstance(line, Evaluation))
+    collector.failures.extend(line for line in lines if isinstance(line, Failure))
 
 
 def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
     """The result of a run that had come to its end."""
     metrics, collector, facts = RunMetrics(), _Collector(), checkpoint.facts
     _catch_up(run_dir, metrics, collector)
+    samples = Samples(facts.epochs)
+    samples.resume(facts.lifecycle.samples)
     return RunResult(
         checkpoint.model,
         metrics.summary(facts.policy, facts.seconds),
@@ -298,11 +311,13 @@ def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
         facts.lifecycle.samples.dropped,
         collector.evaluations,
         run_dir,
+        samples_asked=samples.asked,
+        failures=collector.failures,
     )
 
 
 def _finish(
-    server: LocalServer, policy: str, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
+    server: LocalServer, run: Run, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
 ) -> RunResult | None:
     """Stop all processes, and put together and write what there is; None: the group had not begun."""
     server.stop()
@@ -311,13 +326,16 @@ def _finish(
     if server.port.aggregation is not None:
         result = RunResult(
             server.port.model_state(),
-            metrics.summary(policy, end),
+            metrics.summary(run.policy, end),
             server.port.store.samples,
             server.lifecycle.samples.dropped,
             collector.evaluations,
             None if files is None else files.directory,
             server.evaluation_problem,
             server.port.store.optimizer_state(),
+            server.samples_asked,
+            collector.failures,
+            run.stopped,
         )
     try:
         server.keep_the_last()

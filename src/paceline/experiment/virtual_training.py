@@ -10,7 +10,7 @@ import torch
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.simulation import Simulation, policy_for, run_end, simulated_workers, worker_speeds
-from paceline.experiment.training import RunResult, warn_if_not_corrected
+from paceline.experiment.training import RunResult, warn_if_not_corrected, warn_of_doubt
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.lifecycle.plan import plan_of
 from paceline.lifecycle.work import NO_LIMIT
@@ -88,9 +88,11 @@ def train_virtually(
     metrics = RunMetrics()
     writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
     watching = [metrics, *([writer] if writer else []), *observers]
-    warn_if_not_corrected(learner.store.rule)
+    rule = learner.store.rule_for(statistics=chosen.wants_statistics)
+    warn_if_not_corrected(rule)
+    warn_of_doubt(rule)
     for observer in watching:
-        observer.begun(learner.store.rule)
+        observer.begun(rule)
     simulator = Simulator(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),

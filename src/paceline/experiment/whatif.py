@@ -12,11 +12,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.errors import TraceError
 from paceline.core.messages import AT_THE_END, ApplyUpdate, GradientArrived, InterruptWorker, SendParameters, WorkerLeft
 from paceline.experiment.simulation import policy_for
 from paceline.recording.metrics import RunMetrics, Summary
-from paceline.recording.trace import Record, Trace
+from paceline.recording.trace import Record, Trace, UnreadableTraceError
 from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import Recorded
 
@@ -63,7 +62,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
     """The figures that each policy would have had in the time that the run took."""
     workers = recorded_workers(trace)
     if not workers or trace.end is None or trace.end <= 0:
-        raise TraceError(f"{trace.path}: nobody pushed anything, so there are no iteration times in it")
+        raise UnreadableTraceError(f"{trace.path}: nobody pushed anything, so there are no iteration times in it")
     summaries = []
     for name in policies:
         chosen = policy_for(name, len(workers))
@@ -82,7 +81,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
 
 def recommendation(summaries: Sequence[Summary], recorded: str) -> str:
     """Which policy to take, and why: of those about as fast as the fastest, the one with the freshest gradients."""
-    useful = {summary.policy: summary.applied / summary.seconds for summary in summaries}
+    useful = {summary.policy: summary.used_per_second for summary in summaries}
     most = max(useful.values())
     good = [summary for summary in summaries if useful[summary.policy] >= AS_GOOD_AS_THE_BEST * most]
     best = min(good, key=lambda summary: (summary.mean_staleness, -useful[summary.policy]))

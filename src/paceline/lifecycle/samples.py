@@ -131,6 +131,13 @@ class Samples:
         ledger = self.ledger
         return ledger is not None and not (ledger.remaining or ledger.outstanding)
 
+    @property
+    def asked(self) -> int | None:
+        """Samples that the run is to apply in all; None: nobody knows."""
+        if self.ledger is None or self._work is None or self._work.whole is not None:
+            return None
+        return self.ledger.asked
+
     def close(self) -> None:
         """Give nothing out any more: what workers are at is the last."""
         self._closed = True

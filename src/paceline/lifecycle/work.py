@@ -294,10 +294,20 @@ class WorkLedger:
         if self.full:
             ahead = 0
         else:
-            most = self.limit.samples
-            ends = [*([] if self.epochs is None else [self.samples * self.epochs]), *([] if most is None else [most])]
-            ahead = min(ends) - self.given if ends else self.samples
+            asked = self._asked
+            ahead = self.samples if asked is None else asked - self.given
         return ahead + self.returned
+
+    @property
+    def _asked(self) -> int | None:
+        epochs = None if self.epochs is None else self.samples * self.epochs
+        ends = [end for end in (epochs, self.limit.samples) if end is not None]
+        return min(ends) if ends else None
+
+    @property
+    def asked(self) -> int | None:
+        """Samples that the run is to apply in all; None: a number of batches, or somebody else, ends it."""
+        return self._asked if self.limit.batches is None else None
 
     @property
     def returned(self) -> int:

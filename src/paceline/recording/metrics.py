@@ -79,6 +79,11 @@ class Summary(msgspec.Struct, frozen=True):
     workers: list[WorkerSummary]
     departures: list[Departure] = []
 
+    @property
+    def used_per_second(self) -> float:
+        """Gradients that became part of updates."""
+        return self.applied / self.seconds if self.seconds else 0.0
+
 
 class _Worker:
     __slots__ = ("entered", "left", "pushed_at", "pushes", "reason", "samples", "standing", "waited")

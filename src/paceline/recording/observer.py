@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.core.messages import Record, UpdateRule
 
 if TYPE_CHECKING:  # the writer of that file is an observer itself
-    from paceline.recording.progress_log import Evaluation, Measurement
+    from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
 
 
 class Observer:
     """Derive from it, and override what you want to see. All methods are called from the loop of the run: be quick."""
+
+    tells = False  # whether it shows people what happens: then nobody else says the same
 
     def starting(self, line: str) -> None:
         """The processes of a run take more than a moment to start, and this is what they are at."""
@@ -28,6 +31,15 @@ class Observer:
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """What an evaluation found."""
+
+    def logged(self, logged: Logged) -> None:
+        """Figures of a loop's own."""
+
+    def worker_failed(self, failure: Failure) -> None:
+        """A worker died."""
+
+    def checkpointed(self, path: Path) -> None:
+        """A checkpoint was written, whole, to this directory."""
 
 
 def observe_methods(observers: Sequence[Observer]) -> tuple[Callable[[Record], None], ...]:

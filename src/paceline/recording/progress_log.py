@@ -1,4 +1,5 @@
-"""What a training run tells while it goes on: how far it is, what evaluations found, and what a policy estimated.
+"""What a training run tells while it goes on: how far it is, what evaluations found, what a policy estimated, what the
+loops logged, and which workers died.
 
 Kept as metrics.jsonl.
 """
@@ -49,7 +50,30 @@ class Choice(msgspec.Struct, frozen=True, tag=True):
     estimates: Estimates
 
 
-Line: TypeAlias = Measurement | Evaluation | Choice
+class Logged(msgspec.Struct, frozen=True, tag=True):
+    """Figures of a loop's own (`worker.log`): of each the mean over what one worker logged since its line before."""
+
+    seconds: float
+    worker: int
+    figures: dict[str, float]
+
+
+class Failure(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A worker that died: its process ended before its work was done, or its function raised."""
+
+    worker: int
+    seconds: float
+    reason: str  # in words
+    exit_code: int | None = None  # of a process that ended by itself
+    signal: str = ""  # that killed it, such as SIGKILL
+    last_words: str = ""  # the last line of its traceback, or of what it wrote to stderr
+
+    def __str__(self) -> str:
+        said = f"; its last words: {self.last_words}" if self.last_words and self.last_words not in self.reason else ""
+        return f"worker {self.worker} died after {self.seconds:.1f} s: {self.reason}{said}"
+
+
+Line: TypeAlias = Measurement | Evaluation | Choice | Logged | Failure
 
 
 class MetricsWriter(Observer):
@@ -79,6 +103,12 @@ class MetricsWriter(Observer):
     def evaluated(self, evaluation: Evaluation) -> None:
         self._write(evaluation)
 
+    def logged(self, logged: Logged) -> None:
+        self._write(logged)
+
+    def worker_failed(self, failure: Failure) -> None:
+        self._write(failure)
+
     def observe(self, record: Record) -> None:
         if record.estimates is not None:
             self._write(Choice(record.now, record.estimates))
@@ -97,14 +127,9 @@ class MetricsWriter(Observer):
 
 def read_metrics(path: Path) -> list[Line]:
     """The whole lines of a metrics.jsonl."""
-    decoder = msgspec.json.Decoder(Measurement | _WrittenEvaluation | Choice)
+    decoder = msgspec.json.Decoder(Measurement | _WrittenEvaluation | Choice | _WrittenLogged | Failure)
     lines = [decoder.decode(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-    return [
-        line
-        if not isinstance(line, _WrittenEvaluation)
-        else Evaluation(line.seconds, line.samples, line.version, finite_or_nan(line.figures))
-        for line in lines
-    ]
+    return [line.read() if isinstance(line, _WrittenEvaluation | _WrittenLogged) else line for line in lines]
 
 
 class _WrittenEvaluation(msgspec.Struct, frozen=True, tag="Evaluation"):
@@ -112,6 +137,18 @@ class _WrittenEvaluation(msgspec.Struct, frozen=True, tag="Evaluation"):
     samples: int
     version: int
     figures: dict[str, float | None]
+
+    def read(self) -> Evaluation:
+        return Evaluation(self.seconds, self.samples, self.version, finite_or_nan(self.figures))
+
+
+class _WrittenLogged(msgspec.Struct, frozen=True, tag="Logged"):
+    seconds: float
+    worker: int
+    figures: dict[str, float | None]
+
+    def read(self) -> Logged:
+        return Logged(self.seconds, self.worker, finite_or_nan(self.figures))
 
 
 def finite_or_nan(figures: Mapping[str, float | None]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from paceline.core.errors import ConfigurationError, PacelineError, TraceError
 from paceline.core.messages import PolicyChanged
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
-from paceline.recording.trace import Record, Trace
+from paceline.recording.trace import Record, Trace, UnreadableTraceError
 
 
 def replay(trace: Trace, policy: Policy | None = None) -> Iterator[Record]:
@@ -22,7 +22,7 @@ def replay(trace: Trace, policy: Policy | None = None) -> Iterator[Record]:
     try:
         coordinator = Coordinator(policy.fresh() if policy else build_policy(trace.header.policy))
     except ConfigurationError as problem:
-        raise TraceError(f"{trace.path}, line 1: {problem}") from None
+        raise UnreadableTraceError(f"{trace.path}, line 1: {problem}") from None
     for number, record in enumerate(trace, start=2):
         try:
             yield _repeat(record, coordinator)

@@ -168,6 +168,10 @@ def cut_to(path: Path, size: int) -> Path | None:
     return beside
 
 
+class UnreadableTraceError(TraceError, ConfigurationError):
+    """There is no whole trace where the user said: wrong input, not a run that went wrong."""
+
+
 class Trace:
     """A trace file, read lazily: iterating it gives the records; `end` and `records` are known once all were read."""
 
@@ -180,13 +184,13 @@ class Trace:
         try:
             first = next(lines_of(path), b"")
         except OSError as problem:
-            raise TraceError(f"{path}: cannot be read: {problem.strerror}") from None
+            raise UnreadableTraceError(f"{path}: cannot be read: {problem.strerror}") from None
         try:
             self.header = msgspec.json.decode(first, type=Header)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise TraceError(f"{path}, line 1: this is not a paceline trace") from None
+            raise UnreadableTraceError(f"{path}, line 1: this is not a paceline trace") from None
         if self.header.format != FORMAT:
-            raise TraceError(
+            raise UnreadableTraceError(
                 f"{path}, line 1: format {self.header.format!r} is unknown here; this paceline reads {FORMAT!r}"
             )
 
@@ -201,23 +205,27 @@ class Trace:
             if line.startswith(b'{"end"'):
                 self._close(line, number, count)
                 if next(lines, None) is not None:
-                    raise TraceError(f"{self.path}, line {number + 1}: there is more after the closing line")
+                    raise UnreadableTraceError(f"{self.path}, line {number + 1}: there is more after the closing line")
                 return
             try:
                 record = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-                raise TraceError(f"{self.path}, line {number}: not a whole record: {problem}") from None
+                raise UnreadableTraceError(f"{self.path}, line {number}: not a whole record: {problem}") from None
             count, last = count + 1, record.now
             yield record
         if not self._allow_cut_off:
-            raise TraceError(f"{self.path}, line {count + 2}: the trace is cut off: its closing line is missing")
+            raise UnreadableTraceError(
+                f"{self.path}, line {count + 2}: the trace is cut off: its closing line is missing"
+            )
         self.end, self.records = last, count
 
     def _close(self, line: bytes, number: int, count: int) -> None:
         try:
             closing = msgspec.json.decode(line, type=Closing)
         except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-            raise TraceError(f"{self.path}, line {number}: not a whole closing line: {problem}") from None
+            raise UnreadableTraceError(f"{self.path}, line {number}: not a whole closing line: {problem}") from None
         if closing.records != count:
-            raise TraceError(f"{self.path}, line {number}: {closing.records} records were written, {count} are here")
+            raise UnreadableTraceError(
+                f"{self.path}, line {number}: {closing.records} records were written, {count} are here"
+            )
         self.end, self.records = closing.end, count

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from rich.console import Console
 
 WITHOUT_TERMINAL = 140
-NARROWEST = 80  # what the tables need; a narrower terminal breaks the lines itself
+NARROWEST = 80  # what the tables need; a narrower terminal breaks the lines itself, and so does who reads a pipe
 
 
 def output() -> Console:
     if not sys.stdout.isatty():
-        return Console(width=WITHOUT_TERMINAL)
+        return Console(width=max(NARROWEST, asked_width() or WITHOUT_TERMINAL))
     return Console(width=max(NARROWEST, Console().width))
+
+
+def asked_width() -> int | None:
+    """What COLUMNS says, for output that goes into a pipe or a file; None: nothing, or no number."""
+    asked = os.environ.get("COLUMNS", "")
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
 import msgspec
@@ -20,7 +20,7 @@ from rich.text import Text
 from paceline.core.messages import AT_THE_END, NO_CORRECTION_EXPECTED, UpdateRule, WorkerLeft, WorkerSuspected
 from paceline.recording.metrics import RunMetrics, WorkerNow
 from paceline.recording.observer import Observer
-from paceline.recording.progress_log import Evaluation, Measurement
+from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
 from paceline.recording.trace import Record
 from paceline.report.gantt import COMPUTING, STYLES, WAITING
 from paceline.report.notebook import display
@@ -38,7 +38,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     measurement: Measurement
     members: tuple[WorkerNow, ...]  # the first few
     more: int  # members that the table has no room for
-    figures: Mapping[str, float]  # of the latest evaluation
+    figures: Mapping[str, float]  # of the latest evaluation, and of the loops' own
     rule: str = ""  # how updates are made
 
 
@@ -109,12 +109,35 @@ class Drawer:
         return True
 
 
-class LiveTable(Observer):
+class _Teller(Observer):
+    """Says what happens to workers, as it happens."""
+
+    tells = True
+
     def __init__(self, title: str, drawer: Drawer) -> None:
         self._title = title
         self._drawer = drawer
+        self._failed: set[int] = set()  # workers of which it was said why
+
+    def worker_failed(self, failure: Failure) -> None:
+        self._failed.add(failure.worker)
+        self._print(str(failure))
+
+    def observe(self, record: Record) -> None:
+        news = news_of_a_worker(record)
+        if news and not (isinstance(record.event, WorkerLeft) and record.event.worker in self._failed):
+            self._print(news)
+
+    def _print(self, line: str) -> None:
+        self._drawer.print(f"{self._title}: {line}")
+
+
+class LiveTable(_Teller):
+    def __init__(self, title: str, drawer: Drawer) -> None:
+        super().__init__(title, drawer)
         self._metrics = RunMetrics()
         self._figures: Mapping[str, float] = {}
+        self._logged: dict[str, dict[int, float]] = {}  # by name and worker: the latest
         self._rule = ""
 
     def starting(self, line: str) -> None:
@@ -126,25 +149,35 @@ class LiveTable(Observer):
 
     def observe(self, record: Record) -> None:
         self._metrics.observe(record)
-        news = news_of_a_worker(record)
-        if news:
-            self._drawer.print(f"{self._title}: {news}")
+        super().observe(record)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._figures = evaluation.figures
 
+    def logged(self, logged: Logged) -> None:
+        for name, value in logged.figures.items():
+            self._logged.setdefault(name, {})[logged.worker] = value
+
     def measured(self, measurement: Measurement) -> None:
         members = self._metrics.members(measurement.seconds)
         shown = tuple(members[:MOST_ROWS])
-        self._drawer.show(Snapshot(measurement, shown, len(members) - len(shown), self._figures, self._rule))
+        present = {member.worker for member in members}
+        own = {name: mean_of(values, present) for name, values in self._logged.items()}
+        figures = {**self._figures, **own}
+        self._drawer.show(Snapshot(measurement, shown, len(members) - len(shown), figures, self._rule))
 
 
-class PlainLines(Observer):
+def mean_of(values: Mapping[int, float], present: Set[int]) -> float:
+    """Over the workers that are there; if none of them is, over all that there were."""
+    counted = [value for worker, value in values.items() if worker in present] or list(values.values())
+    return sum(counted) / len(counted)
+
+
+class PlainLines(_Teller):
     """One line now and then."""
 
     def __init__(self, title: str, drawer: Drawer) -> None:
-        self._title = title
-        self._drawer = drawer
+        super().__init__(title, drawer)
         self._next = LINE_EVERY
         self._next_evaluation = 0.0
 
@@ -154,11 +187,6 @@ class PlainLines(Observer):
     def begun(self, rule: UpdateRule) -> None:
         self._print(rule_line(rule))
         _tell_plainly(rule, self._title, self._drawer)
-
-    def observe(self, record: Record) -> None:
-        news = news_of_a_worker(record)
-        if news:
-            self._print(news)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         if evaluation.seconds < self._next_evaluation:
@@ -172,9 +200,6 @@ class PlainLines(Observer):
             self._next = measurement.seconds + LINE_EVERY
             self._print(progress_line(measurement, {}))
 
-    def _print(self, line: str) -> None:
-        self._drawer.print(f"{self._title}: {line}")
-
 
 def rule_line(rule: UpdateRule) -> str:
     """How updates are made, in a few words."""
@@ -183,6 +208,8 @@ def rule_line(rule: UpdateRule) -> str:
 
 
 def _tell_plainly(rule: UpdateRule, title: str, drawer: Drawer) -> None:
+    if rule.doubt:
+        drawer.print(f"{title}: {rule.doubt}")
     if rule.correction == "none" and rule.why not in NO_CORRECTION_EXPECTED:
         drawer.print(f"{title}: stale gradients are applied as they are: {rule.why}")
 

@@ -12,19 +12,25 @@ from paceline.core.spec import Parameter
 from paceline.recording.metrics import Summary
 
 
-def summary_table(summaries: Sequence[Summary]) -> Table:
-    """One row per policy: what it got done, and what that cost."""
+def summary_table(summaries: Sequence[Summary], beside: str | None = None) -> Table:
+    """One row per policy: what it got done, and what that cost. `beside`: the policy to compare with, by the gradients
+    that were used; None: the first, by iterations."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("\npolicy", overflow="fold")
-    headings = ("itera-\ntions/s", "vs\nfirst", "wait-\ning", "\nupdates", "dis-\ncarded")
+    rates = [summary.iterations_per_second if beside is None else summary.used_per_second for summary in summaries]
+    compared = ("itera-\ntions/s", "vs\nfirst")
+    first = rates[0]
+    if beside is not None:
+        compared = ("gradients\nused/s", "vs\n" + beside.partition(":")[0])
+        first = next(rate for rate, summary in zip(rates, summaries, strict=True) if summary.policy == beside)
+    headings = (*compared, "wait-\ning", "\nupdates", "dis-\ncarded")
     for heading in (*headings, "max\nlead", "stale\nmean", "stale\nmax", "super-\nsteps"):
         table.add_column(heading, justify="right", no_wrap=True)
-    first = summaries[0].iterations_per_second
-    for summary in summaries:
+    for rate, summary in zip(rates, summaries, strict=True):
         table.add_row(
             summary.policy,
-            f"{summary.iterations_per_second:.4g}",
-            f"{summary.iterations_per_second / first:.2f}x" if first else "-",
+            f"{rate:.4g}",
+            f"{rate / first:.2f}x" if first else "-",
             f"{summary.waiting_share:.1%}",
             _count(summary.updates),
             _count(summary.discarded),
@@ -58,6 +64,9 @@ class TrainingRow(NamedTuple):
     mean_staleness: float
     updates: int
     final: dict[str, float]
+    samples_asked: int | None = None  # None: nobody knows
+    run_dir: str | None = None
+    model: str | None = None  # the file
 
 
 def training_table(rows: Sequence[TrainingRow], target: float | None) -> Table:

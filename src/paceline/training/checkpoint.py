@@ -139,6 +139,7 @@ def save_state(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str]
     unfinished = path.with_suffix(UNFINISHED)
     try:
         _save(_separate(state), unfinished, facts)
+        os.chmod(unfinished, 0o600)
         os.replace(unfinished, path)
     except OSError:
         unfinished.unlink(missing_ok=True)

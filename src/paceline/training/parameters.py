@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from paceline.training.choices import AS_USUAL, LR_SCALINGS, STALE, UpdateOption
 from paceline.training.layout import Layout, typed, views
 from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer
 from paceline.training.pieces import load_state, pieces_of, state_dict_of, tell_apart, tensors_of
-from paceline.training.scaling import NOISE_SIZED, scaled_options, scaling_for
+from paceline.training.scaling import NOISE_SIZED, STEP_IS_KNOWN, scaled_options, scaling_for
 from paceline.training.schedule import Figure, Schedule
 from paceline.training.stale import Correction, refusal
 from paceline.training.updates import Contribution, Rate, absent_in_all, combine, statistics_of
@@ -103,6 +104,17 @@ class ParameterStore:
         if self._schedule is not None:
             self.optimizer.step()  # without a gradient it does nothing, and no schedule complains that it came first
         return Correction(self.flat, self.layout, spec, self.optimizer, options.lr_scaling), ""
+
+    def rule_for(self, *, statistics: bool) -> UpdateRule:
+        """The rule, and a doubt if a policy wants `statistics` and this optimizer's steps are not what it expects."""
+        kind = type(self.optimizer)
+        if not statistics or kind in STEP_IS_KNOWN:
+            return self.rule
+        doubt = (
+            f"the policy reckons with the steps of SGD or Adam's kind, and those of {kind.__name__} may be larger or"
+            " smaller, so it may misjudge what an update gains; dbw:blind=true goes by time alone"
+        )
+        return msgspec.structs.replace(self.rule, doubt=doubt)
 
     @property
     def corrects(self) -> bool:

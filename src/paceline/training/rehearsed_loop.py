@@ -155,6 +155,9 @@ class RehearsedLoop:
             self.others = {name: tensor.clone() for name, tensor in self.segment.others.items()}
         self._stand(PUSH)
 
+    def log(self, figures: dict[str, float]) -> None:
+        """It was told while the run went on."""
+
     def skip(self, samples: int, units: int) -> None:
         self._stand(SKIP)
 

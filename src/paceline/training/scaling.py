@@ -23,6 +23,7 @@ NOISE_SIZED = (
     torch.optim.Adamax,
     torch.optim.RMSprop,
 )
+STEP_IS_KNOWN = (torch.optim.SGD, *NOISE_SIZED)  # how far a lasting gradient moves a parameter
 
 
 def scaling_for(kind: type[torch.optim.Optimizer], lr_scaling: str) -> str:

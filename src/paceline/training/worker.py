@@ -22,6 +22,7 @@ from paceline.training.data import moved, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.loading import loaded
 from paceline.training.optimizers import OptimizerSpec, spec_of
+from paceline.training.own_figures import OwnFigures
 from paceline.training.remote_optimizer import GradientError, RemoteOptimizer
 from paceline.training.replica import Replica
 from paceline.training.worker_state import packed, random_state, set_random_state
@@ -81,6 +82,9 @@ class Link(Protocol):
     def keep(self, state: bytes) -> None:
         """Hand over the worker's state, just before a push."""
 
+    def log(self, figures: dict[str, float]) -> None:
+        """Hand over figures of the loop's own. It does not wait."""
+
     def skip(self, samples: int, units: int) -> None:
         """These samples yield no gradient: count them as dropped."""
 
@@ -129,6 +133,7 @@ class Worker:
         self._own_at: dict[str, Any] | None = None  # its place in batches of its own
         self._kept = kept
         self._things: dict[str, Any] = {}
+        self._figures: OwnFigures | None = None  # once the loop logs some
         self._began = self._released = time.monotonic()
 
     def optimizer(
@@ -298,6 +303,21 @@ class Worker:
         if self._kept is not None and name in self._kept["things"]:
             thing.load_state_dict(self._kept["things"][name])
 
+    def log(self, figures: Mapping[str, Any]) -> None:
+        """Report figures of your own: {"gradient norm": 1.3}. Numbers, or tensors of one element.
+
+        About once a second the mean of each over what this worker logged since then goes, with a push, to
+        metrics.jsonl, to the callbacks and to the live table.
+        """
+        if self._figures is None:
+            self._figures = OwnFigures(self.index, time.monotonic())
+        self._figures.add(figures)
+
+    def send_log(self) -> None:
+        """What was logged and is still here."""
+        if self._figures is not None and self._figures.any:
+            self._link.log(self._figures.means(time.monotonic()))
+
     def _state(self) -> bytes:
         return packed(
             {
@@ -345,6 +365,8 @@ class Worker:
             if wanted > took:
                 self._link.pause(wanted - took)
         counted, units = self._settle()
+        if self._figures is not None and self._figures.due(time.monotonic()):
+            self.send_log()
         if self._link.keeps:
             self._link.keep(self._state())
         self._link.push(counted if samples is None else samples, units, loss, squared_norm, absent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
-from paceline.experiment.pictures import draw_comparison
+from paceline.experiment.pictures import caption_of, draw_comparison
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
     SCALED_DOWN,
@@ -45,7 +45,8 @@ def dssp_table(request: ExperimentRequest) -> Page:
     labels = {("bsp", 0.5): SHARED}
     first, second = rows_by_policy(outcomes, low, labels), rows_by_policy(outcomes, high, labels)
     fair = [outcome for outcome in outcomes if outcome.trial.factor == 1]
-    pictures = draw_comparison(fair, rows_of(fair, COMPARED, low), request.folder, target=low)
+    written = caption_of(comparison)
+    pictures = draw_comparison(fair, rows_of(fair, COMPARED, low), request.folder, target=low, caption=written)
     headings, cells = learning_cells(learning_rows(first.values()), low)
     return Page(
         "DSSP, table I: two unequal GPUs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
-from paceline.experiment.pictures import draw_comparison
+from paceline.experiment.pictures import caption_of, draw_comparison
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
     SCALED_DOWN,
@@ -42,7 +42,8 @@ def elasticbsp_curves(request: ExperimentRequest) -> Page:
     rows = rows_by_policy(outcomes, target, {("bsp", quarter): SHARED})
     headings, cells = learning_cells(learning_rows(rows.values()), target)
     fair = [outcome for outcome in outcomes if outcome.trial.factor == 1]
-    pictures = draw_comparison(fair, rows_of(fair, policies, target), request.folder, target=target)
+    written = caption_of(comparison)
+    pictures = draw_comparison(fair, rows_of(fair, policies, target), request.folder, target=target, caption=written)
     finished = sorted(rows.values(), key=lambda row: row.seconds)
     order = ", ".join(f"{row.policy} ({row.seconds:,.0f} s)" for row in finished)
     return Page(

@@ -9,7 +9,7 @@ import msgspec
 
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
-from paceline.experiment.pictures import draw_comparison
+from paceline.experiment.pictures import caption_of, draw_comparison
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
     ExperimentRequest,
@@ -49,7 +49,10 @@ def recorded_trace(request: ExperimentRequest) -> Page:
     rows = rows_by_policy(outcomes, target)
     ordered = sorted(rows.values(), key=lambda row: (row.policy != "bsp", mean_time(row), -row.accuracy))
     headings, cells = learning_cells(learning_rows(ordered), target)
-    pictures = draw_comparison(outcomes, rows_of(outcomes, policies, target), request.folder, target=target)
+    written = caption_of(comparison)
+    pictures = draw_comparison(
+        outcomes, rows_of(outcomes, policies, target), request.folder, target=target, caption=written
+    )
     again = msgspec.structs.replace(comparison, learning_rate=0.05, momentum=0.9)
     remembering = request.run("momentum", again, request.trials([*REMEMBERING, whole]))
     with_momentum = rows_by_policy(remembering, target)

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from safetensors import safe_open
 from torch import Tensor
@@ -28,6 +28,8 @@ from paceline.training.checkpoint import Facts, Snapshot, checkpoints_in, save_s
 BEST, WORTH = "best.safetensors", "worth"
 PATIENCE = 30.0  # seconds that a checkpoint waits for workers to tell what they know
 LAST_WORDS = 5.0  # and one of a run that somebody ends
+
+Written = TypeVar("Written")
 
 
 class CheckpointFailedError(PacelineError):
@@ -66,10 +68,14 @@ class CheckpointOptions(NamedTuple):
 
 
 class Checkpoints:
-    def __init__(self, options: CheckpointOptions, lifecycle: Lifecycle, port: LocalPort) -> None:
+    def __init__(
+        self, options: CheckpointOptions, lifecycle: Lifecycle, port: LocalPort, tell: Callable[[Path], None]
+    ) -> None:
+        """`tell`: called with every checkpoint that is written."""
         self._directory, self._every, self._keep, self._facts = options
         self._lifecycle = lifecycle
         self._port = port
+        self._tell = tell
         self._writer = ThreadPoolExecutor(1, "paceline checkpoints")
         self._writing: Future[Path] | None = None
         self._last = (0.0, 0, 0)  # seconds, samples, updates
@@ -147,13 +153,13 @@ class Checkpoints:
         """Say so if the last one could not be written."""
         if self._writing is not None and self._writing.done():
             writing, self._writing = self._writing, None
-            self._check(writing)
+            self._tell(self._check(writing))
         while self._saving and self._saving[0].done():
             self._check(self._saving.pop(0))
 
-    def _check(self, writing: Future[Any]) -> None:
+    def _check(self, writing: Future[Written]) -> Written:
         try:
-            writing.result()
+            return writing.result()
         except OSError as problem:
             good = checkpoints_in(self._directory)
             last = f"the last good one is {good[-1]}" if good else "there is none before it"
@@ -166,11 +172,11 @@ class Checkpoints:
         try:
             if self._writing is not None:
                 writing, self._writing = self._writing, None
-                self._check(writing)
+                self._tell(self._check(writing))
             for saving in self._saving:
                 self._check(saving)
             if ended_at is not None and self._port.aggregation is not None and self._worth_keeping():
-                self._check(self._writer.submit(self._write, self._snapshot(ended_at)))
+                self._tell(self._check(self._writer.submit(self._write, self._snapshot(ended_at))))
         finally:
             self._writer.shutdown()
 

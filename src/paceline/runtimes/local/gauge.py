@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from paceline.core.messages import UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.recording.observer import Observer
-from paceline.recording.progress_log import Evaluation, Measurement
+from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
 from paceline.training.parameters import ParameterStore
 
 TICK = 0.25  # seconds between two measurements
@@ -57,3 +58,15 @@ class Gauge:
     def tell(self, evaluation: Evaluation) -> None:
         for observer in self._observers:
             observer.evaluated(evaluation)
+
+    def tell_logged(self, logged: Logged) -> None:
+        for observer in self._observers:
+            observer.logged(logged)
+
+    def tell_failure(self, failure: Failure) -> None:
+        for observer in self._observers:
+            observer.worker_failed(failure)
+
+    def tell_checkpoint(self, path: Path) -> None:
+        for observer in self._observers:
+            observer.checkpointed(path)

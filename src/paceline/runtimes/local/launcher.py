@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.local.channel import Channel
 from paceline.runtimes.local.forking import NewProcess, ZygoteHandle, zygote
+from paceline.runtimes.local.last_words import last_words
 from paceline.runtimes.local.memory import create, filled, pack
 from paceline.runtimes.local.messages import FromEvaluator, ToServer
 from paceline.runtimes.local.process import EVALUATOR, WORKER, Assignment, Letter
@@ -52,6 +53,12 @@ class Started:
     channel: Channel[Any, Any]
     descriptor: int  # of its segment
     ended: int  # can be read when the process has ended, even if children of it still hold its pipes
+    words: int = -1  # the memory that holds its last ones
+
+    @property
+    def last_words(self) -> str:
+        """What it wrote to stderr last."""
+        return last_words(self.words) if self.words >= 0 else ""
 
     @property
     def stopped(self) -> bool:
@@ -115,6 +122,7 @@ class Launcher:
         exit_code = process.exitcode
         process.close()
         os.close(started.descriptor)
+        os.close(started.words)
         return exit_code
 
     def _kill(self, processes: list[NewProcess]) -> None:
@@ -135,12 +143,13 @@ class Launcher:
         letter = pickle.dumps(Letter(evaluates, assignment, self._surroundings))
         with _room_for_descriptors():
             to_server, to_process = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-            segment, sealed = create(), filled(letter)
-            process = self.zygote.start([1, 2, sealed, to_process[0], to_server[1], segment, self._parcel])
+            segment, words, sealed = create(), create(), filled(letter)
+            given = [1, 2, sealed, to_process[0], to_server[1], segment, self._parcel, words]
+            process = self.zygote.start(given)
         for descriptor in (to_process[0], to_server[1], sealed):
             os.close(descriptor)
         channel: Channel[Any, Any] = Channel(to_server[0], to_process[1], incoming, patient=False)
-        started = Started(assignment.index, process, channel, segment, process.ended)
+        started = Started(assignment.index, process, channel, segment, process.ended, words)
         self._started[started] = process
         return started
 

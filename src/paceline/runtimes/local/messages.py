@@ -66,6 +66,12 @@ class StateWanted(msgspec.Struct, frozen=True, tag=True):
     wanted: bool = True  # False: it has it, and the parcel can go
 
 
+class Log(msgspec.Struct, frozen=True, tag=True):
+    """Figures of the loop's own."""
+
+    figures: Mapping[str, float | None]  # None: not finite, for which JSON has no number
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -76,7 +82,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     ends_the_run: bool = True  # not an error of the user's own in one worker, which the others may survive
 
 
-ToServer: TypeAlias = Running | Enter | Request | Push | Skip | Restart | Kept | StateWanted | Finished | Failed
+ToServer: TypeAlias = Running | Enter | Request | Push | Skip | Restart | Kept | Log | StateWanted | Finished | Failed
 
 
 class Go(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

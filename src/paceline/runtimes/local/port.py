@@ -197,7 +197,7 @@ class LocalPort:
             others = self._resumed.training["others"]
             self._resumed = self._resumed._replace(model={}, training={"others": others})  # the rest is in use
         self._loop.short_wait.parameters = store.layout.parameter_count
-        self._on_begin(store.rule)
+        self._on_begin(store.rule_for(statistics=self._statistics))
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         assert self.aggregation is not None

@@ -20,6 +20,7 @@ from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work
 from paceline.runtimes.local.channel import Channel, ClosedError
 from paceline.runtimes.local.children import let_children_die_with_this
+from paceline.runtimes.local.last_words import remember_stderr
 from paceline.runtimes.local.memory import map_segment, pack, path_of, pickled, unpack, unpack_from
 from paceline.runtimes.local.messages import (
     Enter,
@@ -31,6 +32,7 @@ from paceline.runtimes.local.messages import (
     Interrupt,
     Kept,
     Leased,
+    Log,
     Push,
     Request,
     Restart,
@@ -141,6 +143,9 @@ class PipeLink:
     def keep(self, state: bytes) -> None:
         self.send(Kept(state))
 
+    def log(self, figures: dict[str, float]) -> None:
+        self.send(Log(figures))
+
     def push(
         self, samples: int, units: int, loss: float | None, squared_norm: float, absent: tuple[int, ...] = ()
     ) -> None:
@@ -227,6 +232,7 @@ def _write_lines_to_a_terminal(stream: TextIO) -> None:
 
 
 def _work(given: Given, letter: Letter) -> None:
+    remember_stderr(given.words)
     assignment = letter.assignment
     index = assignment.index
     channel: Channel[ToWorker, ToServer] = Channel(given.reading, given.writing, ToWorker)
@@ -251,6 +257,7 @@ def _work(given: Given, letter: Letter) -> None:
 
     try:
         problem = _problem_of(f"worker {index}", act)
+        worker.send_log()
         link.send(Finished() if problem is None else problem)
     except Stopped:
         return

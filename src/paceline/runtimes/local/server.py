@@ -6,12 +6,12 @@ here is only when to measure, when to evaluate, and when the run is over.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
 
+from torch import Tensor
 from typing_extensions import assert_never
 
 from paceline.core.coordinator import Coordinator
@@ -36,12 +36,13 @@ from paceline.lifecycle.seats import Seat, State
 from paceline.lifecycle.silence import Patience
 from paceline.lifecycle.work import NO_LIMIT, Limit
 from paceline.recording.observer import Observer
-from paceline.recording.progress_log import Evaluation
+from paceline.recording.progress_log import Evaluation, Logged, finite_or_nan
 from paceline.runtimes.driver import Driver
 from paceline.runtimes.local.channel import ClosedError
 from paceline.runtimes.local.checkpoints import CheckpointOptions, Checkpoints
 from paceline.runtimes.local.control import Control
 from paceline.runtimes.local.evaluator import EvaluationFailedError, Evaluations
+from paceline.runtimes.local.failures import cause_of, died, raised
 from paceline.runtimes.local.gauge import TICK, Gauge
 from paceline.runtimes.local.launcher import LAUNCHED_BY_A_WORKER, Launcher, Started
 from paceline.runtimes.local.loop import Loop
@@ -50,6 +51,7 @@ from paceline.runtimes.local.messages import (
     Failed,
     Finished,
     Kept,
+    Log,
     Push,
     Request,
     Restart,
@@ -132,13 +134,23 @@ class LocalServer:
         self._clock = clock
         self._began: float | None = None
         self._looked_at = 0.0
+        self.stop_wanted = False  # before all is done, by somebody in this process; may be set at any time
         self._hears_last_words = False
+        self._somebody_ended = False  # meanwhile
+        self._ended_as_stopped: set[int] = set()  # seats
         self._stopped_since: dict[int, float] = {}  # by seat
         self._evaluations = Evaluations(launcher, self.loop, self._note_evaluation, evaluate_every)
-        self._checkpoints = None if checkpoints is None else Checkpoints(checkpoints, self.lifecycle, self.port)
+        self._checkpoints = (
+            None
+            if checkpoints is None
+            else Checkpoints(checkpoints, self.lifecycle, self.port, self._gauge.tell_checkpoint)
+        )
         if resumed is not None:
             facts = resumed.facts
             self._began = clock() - facts.seconds
+            ledger = self.lifecycle.samples.ledger
+            if evaluate_every is None and ledger is not None:
+                self._evaluations.every = ledger.samples  # nobody asks for work: it comes along with parameters
             self._evaluations.resumed_at(facts.samples)
             if self._checkpoints is not None:
                 self._checkpoints.resumed_at(facts.seconds, facts.samples, facts.updates)
@@ -148,36 +160,52 @@ class LocalServer:
         """Seconds since the group began."""
         return 0.0 if self._began is None else self._clock() - self._began
 
+    @property
+    def samples_asked(self) -> int | None:
+        """None: nobody knows, as where the workers bring batches of their own."""
+        return self.lifecycle.samples.asked
+
     # -- the loop --
 
     def run(self) -> None:
-        """Serve until every process has finished, or the loop is interrupted."""
+        """Serve until every process has finished, somebody wants to stop, or the loop is interrupted."""
         self.loop.watch(self._launcher.zygote, self._launcher.zygote.hear)
         self._driver.start()
         self._evaluations.start()
         threading.Thread(target=warm_up, daemon=True).start()  # while the loop looks after processes that start
         if self._control is not None:
             self.loop.watch(self._control, self._receive_control)
-        while not self.loop.interrupted and not self.lifecycle.over:
+        while not (self.loop.interrupted or self.stop_wanted or self.lifecycle.over):
             self._turn(self._patience())
             self._look_at_the_clock()
         self._hear_last_words()
+        if self.stop_wanted:
+            self._dismiss_all()
         self.ended_at = self.now
         if self.port.aggregation is not None:
             self._gauge.measure(self.port.store, self.lifecycle, self.ended_at)
             self._evaluate_the_last(self.ended_at)
 
     def _hear_last_words(self) -> None:
-        """Somebody interrupted the run: let everybody push once more, and tell what only it knows, so that the run can
-        go on from there another time. A second interruption ends that, and so does a while, or a process that ends:
-        they may all have been told to, and nobody shall go on from a group without members."""
-        if not self.loop.interrupted or self._checkpoints is None or self.port.aggregation is None:
+        """Somebody ends the run: let everybody push once more, and tell what only it knows, so that the run can go on
+        from there another time. An interruption ends that, and so does a while, or a process that ends: they may all
+        have been told to, and nobody shall go on from a group without members."""
+        interrupted = self.loop.interrupted
+        ends_early = interrupted or self.stop_wanted
+        if not ends_early or self._checkpoints is None or self.port.aggregation is None:
             return
         self.loop.interrupted, self._hears_last_words = False, True
         self._checkpoints.ask_for_last_words(self.now)
         while not (self.loop.interrupted or self.lifecycle.over or self._checkpoints.has_last_words(self.now)):
             self._turn(self._patience())
-        self.loop.interrupted = True
+        self.loop.interrupted = interrupted or (self.loop.interrupted and not self._somebody_ended)
+
+    def _dismiss_all(self) -> None:
+        """The last state is evaluated yet, and nobody shall change it meanwhile."""
+        for process in self.port.processes.values():
+            self.loop.forget(process.ended)
+            self.loop.forget(process.channel)
+        self.port.stop_all()
 
     def _patience(self) -> float:
         times = [time for time in (self.port.wake_time, self._budget) if time is not None]
@@ -235,6 +263,7 @@ class LocalServer:
             if not self.port.processes[seat.index].stopped:
                 self._stopped_since.pop(seat.index, None)
             elif now - self._stopped_since.setdefault(seat.index, now) > silence.patience.least:
+                self._ended_as_stopped.add(seat.index)
                 self.port.end_process(EndProcess(seat.index))
 
     def _evaluate_the_last(self, ended_at: float) -> None:
@@ -250,6 +279,10 @@ class LocalServer:
         if self.port.store.wants_figures and not self._evaluations.exist:
             raise ConfigurationError("ReduceLROnPlateau goes by what evaluations find: give launch an evaluate=")
         self._gauge.begin(rule)
+
+    def evaluated_state(self) -> dict[str, Tensor]:
+        """A copy of the state that was evaluated last, while its figures are told."""
+        return self._evaluations.state()
 
     def _note_evaluation(self, evaluation: Evaluation) -> None:
         store = self.port.store
@@ -312,7 +345,7 @@ class LocalServer:
             case Request(work):
                 self._deliver(WorkRequested(seat, work))
                 self._evaluations.every = self._evaluations.every or work.epoch_samples
-            case Running() | Kept() | StateWanted():
+            case Running() | Kept() | Log() | StateWanted():
                 self._take_word(seat, message)
             case Skip(samples, units):
                 self._deliver(BatchesSkipped(seat, samples, units))
@@ -329,13 +362,16 @@ class LocalServer:
             case _:
                 assert_never(message)
 
-    def _take_word(self, seat: int, message: Running | Kept | StateWanted) -> None:
+    def _take_word(self, seat: int, message: Running | Kept | Log | StateWanted) -> None:
         """What nothing has to be decided about."""
         match message:
             case Running():
                 self._running.add(seat)
             case Kept(state):
                 self.port.take_word(seat, state)
+            case Log(figures):
+                worker = self.lifecycle.seats[seat].worker
+                self._gauge.tell_logged(Logged(self.now, worker, finite_or_nan(figures)))
             case StateWanted(wanted):
                 self.port.hand_over_state(seat, wanted)
             case _:
@@ -355,12 +391,14 @@ class LocalServer:
         if failed.ends_the_run or not others or not self.lifecycle.begun:
             raise ConfigurationError(problem) if failed.wrong_input else WorkerFailedError(problem)
         warnings.warn(f"{problem}The others go on.", WorkerFailedWarning, stacklevel=2)
-        self._deliver(ProcessDied(seat, f"it raised {problem.strip().splitlines()[-1]}"))
+        failure = raised(self.lifecycle.seats[seat].worker, self.now, problem)
+        self._gauge.tell_failure(failure)
+        self._deliver(ProcessDied(seat, failure.reason))
 
     def _note_end(self, process: Started) -> None:
         """The process itself has ended, whatever children of it still hold its pipes."""
         if self._hears_last_words:
-            self.loop.interrupted = True
+            self._somebody_ended = self.loop.interrupted = True
             return
         self._receive(process)  # its last words
         seat, exit_code = process.index, process.process.exitcode
@@ -369,8 +407,12 @@ class LocalServer:
                 "a new process imports your script, and the script launches again: put the call of launch or fit under"
                 " `if __name__ == '__main__':`"
             )
-        if self.lifecycle.seats[seat].state is not State.GONE:
-            self._deliver(ProcessDied(seat, _cause(exit_code)))
+        state = self.lifecycle.seats[seat].state
+        if state is not State.GONE:
+            if state is not State.DISMISSED and seat not in self._ended_as_stopped:
+                worker = self.lifecycle.seats[seat].worker
+                self._gauge.tell_failure(died(worker, self.now, exit_code, process.last_words))
+            self._deliver(ProcessDied(seat, cause_of(exit_code)))
         self.port.close_process(seat)
 
     def _deliver(self, event: GroupEvent) -> None:
@@ -385,12 +427,3 @@ class LocalServer:
         for wanted in self._control.requests():
             self._deliver(SizeRequested(wanted))
             self._control.acknowledge(self.lifecycle.staffing.wanted)
-
-
-def _cause(exit_code: int | None) -> str:
-    """Why a process ended, in words."""
-    if exit_code is None or exit_code >= 0:
-        return f"its process died (exit code {exit_code})"
-    name = signal.Signals(-exit_code).name
-    hint = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a segmentation fault)"}.get(name, "")
-    return f"its process was killed by {name}{hint}"

@@ -73,6 +73,7 @@ class Given(NamedTuple):
     writing: int
     segment: int
     parcel: int
+    words: int  # memory for the last line that it writes to stderr
 
 
 class Child(NamedTuple):

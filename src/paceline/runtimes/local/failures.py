@@ -1,0 +1,36 @@
+"""Why a worker died, in words."""
+
+from __future__ import annotations
+
+import signal
+
+from paceline.recording.progress_log import Failure
+
+HINTS = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a segmentation fault)"}
+
+
+def cause_of(exit_code: int | None) -> str:
+    """Why a process ended."""
+    name = _signal_of(exit_code)
+    if not name:
+        return f"its process died (exit code {exit_code})"
+    return f"its process was killed by {name}{HINTS.get(name, '')}"
+
+
+def died(worker: int, seconds: float, exit_code: int | None, last_words: str) -> Failure:
+    """Its process ended, and had not said that it would."""
+    name = _signal_of(exit_code)
+    return Failure(worker, seconds, cause_of(exit_code), None if name else exit_code, name, last_words)
+
+
+def raised(worker: int, seconds: float, traceback: str) -> Failure:
+    """The user's function raised in it."""
+    last_line = traceback.strip().splitlines()[-1]
+    return Failure(worker, seconds, f"it raised {last_line}", last_words=last_line)
+
+
+def _signal_of(exit_code: int | None) -> str:
+    if exit_code is None or exit_code >= 0:
+        return ""
+    known = {number.value: number.name for number in signal.Signals}
+    return known.get(-exit_code, f"signal {-exit_code}")
