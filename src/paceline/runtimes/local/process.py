@@ -205,7 +205,7 @@ def run_evaluator(descriptors: Descriptors, assignment: Assignment) -> None:
         evaluate = _parcel(descriptors)[1]
         while isinstance(message := channel.receive(), Evaluate):
             state = map_segment(descriptors.segment, message.layout).state()
-            channel.send(Evaluated(_figures(evaluate(state))))
+            channel.send(Evaluated(figures_of(evaluate(state))))
 
     try:
         problem = _problem_of("the evaluation", serve)
@@ -250,7 +250,8 @@ def _problem_of(who: str, act: Callable[[], Any]) -> Failed | None:
     return None
 
 
-def _figures(found: Any) -> dict[str, float]:
+def figures_of(found: Any) -> dict[str, float]:
+    """What an evaluation returned, as names and numbers."""
     try:
         if isinstance(found, dict):
             return {str(name): float(value) for name, value in found.items()}
