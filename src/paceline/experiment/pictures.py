@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from paceline.experiment.comparison import ChosenK, Outcome, Row
+from paceline.experiment.comparison import ChosenK, Outcome
+from paceline.experiment.rows import Row
 from paceline.report.plots import Curve, draw, draw_gantt, draw_panels
 
 ESTIMATES: dict[str, Callable[[ChosenK], float | None]] = {
@@ -23,10 +24,12 @@ def draw_comparison(
 ) -> list[Path]:
     """Draw the runs behind the rows; returns the pictures, the most telling first."""
     runs = {row.policy: runs_of(row, outcomes) for row in rows}
+    figure = rows[0].figure
+    stem = figure.replace(" ", "-")
     into.mkdir(parents=True, exist_ok=True)
     over_time, over_samples, gantt, estimates = (
         into / f"{name}{suffix}"
-        for name in ("accuracy-over-time", "accuracy-over-samples", "first-seconds", "dbw-estimates")
+        for name in (f"{stem}-over-time", f"{stem}-over-samples", "first-seconds", "dbw-estimates")
     )
     by_time: dict[str, list[Curve]] = {
         name: [[(point.seconds, point.accuracy) for point in run.curve] for run in found]
@@ -36,10 +39,10 @@ def draw_comparison(
         name: [[(point.samples, point.accuracy) for point in run.curve] for run in found]
         for name, found in runs.items()
     }
-    title = "accuracy over virtual time"
-    draw(by_time, over_time, title=title, across="seconds", up="accuracy", target=target)
-    title = "accuracy over samples"
-    draw(by_samples, over_samples, title=title, across="samples", up="accuracy", target=target)
+    title = f"{figure} over virtual time"
+    draw(by_time, over_time, title=title, across="seconds", up=figure, target=target)
+    title = f"{figure} over samples"
+    draw(by_samples, over_samples, title=title, across="samples", up=figure, target=target)
     strips = {name: found[0].spans for name, found in runs.items() if found and found[0].spans}
     drawn = [over_time, over_samples]
     if strips:

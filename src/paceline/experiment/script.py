@@ -61,6 +61,8 @@ def load_script(path: Path, arguments: tuple[str, ...]) -> ModuleType:
     sys.argv = [str(path), *arguments]
     try:
         spec.loader.exec_module(module)
+    except PacelineError:
+        raise
     except Exception:
         raise PacelineError(f"{path} raised while it was loaded:\n{traceback.format_exc()}") from None
     return module
