@@ -191,7 +191,7 @@ def advice_on(kind: str, shares: Sequence[Share], trace: Path, policy: str) -> s
         loaders = min(MOST_LOADERS, max(1, math.ceil(data / max(rest, 1e-6))))
         return (
             f"a batch takes {1e3 * data:.3g} ms to load and {1e3 * rest:.3g} ms to compute: let loader processes"
-            f" prepare it meanwhile (num_workers={loaders} in every worker, if there are cores), or make loading cheaper"
+            f" prepare it meanwhile (num_workers={loaders} in each worker, if there are cores), or make loading cheaper"
         )
     if kind == "server":
         return "larger batches, or several backward() per step, make fewer pushes of the same samples"
