@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import paceline
 from paceline.cli import main
-from paceline.core.errors import ConfigurationError
+from paceline.core.errors import ConfigurationError, TraceError
 from paceline.experiment.comparison import Comparison, Trial, run_trial
 from paceline.experiment.own_loop import OwnFunctions, digest_of, own_functions
 from paceline.experiment.script import script_functions
@@ -162,6 +162,17 @@ def test_a_worker_may_fail_and_another_join_late() -> None:
     assert [gone.worker for gone in result.summary.departures] == [1]
 
 
+def test_the_times_of_a_run_are_the_speeds_of_another(tmp_path: Path) -> None:
+    first = train_loops_virtually(own(), "bsp", GROUP, epochs=EPOCHS, trace_file=tmp_path / "trace.jsonl")
+    times = recorded_times(tmp_path)
+    assert {worker: {round(time, 6) for time in own} for worker, own in times.items()} == {0: {1.0}, 1: {1.2}, 2: {4.0}}
+    again = train_loops_virtually(own(), "bsp", Simulation(trace=str(tmp_path)), epochs=EPOCHS)
+    assert again.seconds == pytest.approx(first.seconds) and same(again.model_state, first.model_state)
+    (tmp_path / "trace.jsonl").write_bytes((tmp_path / "trace.jsonl").read_bytes().splitlines(keepends=True)[0])
+    with pytest.raises(TraceError, match="nobody pushed anything"):
+        recorded_times(tmp_path)
+
+
 def test_a_run_may_end_early() -> None:
     group = Simulation(intervals=(1.0, 1.2, 4.0), duration=6.0)
     assert train_loops_virtually(own(), "asp", group, epochs=100).seconds == 6.0
@@ -198,6 +209,14 @@ def test_mistakes_of_a_loop_are_told_in_a_sentence_or_by_its_traceback() -> None
         run(shares)
     with pytest.raises(ConfigurationError, match="the model of worker 1 differs from that of worker 0: its parameter"):
         run(differs)
+
+
+def test_an_evaluation_that_raises_is_told_by_its_traceback() -> None:
+    def evaluate(state: dict[str, torch.Tensor]) -> float:
+        raise ValueError("no labels")
+
+    with pytest.raises(LoopFailedError, match=r"the evaluation raised:\n(.*\n)*.*ValueError: no labels"):
+        train_loops_virtually(OwnLoop(lambda: loop, lambda: evaluate), "bsp", GROUP)
 
 
 def test_more_workers_than_memory_are_refused() -> None:

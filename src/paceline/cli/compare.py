@@ -97,7 +97,7 @@ def compare_command(
         raise ConfigurationError(f"--format {picture_format}: must be svg or png")
     common = Common(simulation, epochs, lr_scaling, stale, evaluate_every, target_accuracy if stop_at_target else None)
     own = None
-    if task.endswith(".py"):
+    if task.endswith(".py") or Path(task).is_file():
         _refuse_for_scripts(context)
         own = _functions(Path(task), tuple(arguments or ()), target_accuracy)
         name = Path(task).stem

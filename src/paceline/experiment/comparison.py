@@ -309,11 +309,15 @@ def _compute(
 def _pool(processes: int) -> ProcessPoolExecutor:
     """Kept for the next trials: a new process takes seconds to import torch and to read the data."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, context, initializer=_end_with_parent)
+    return ProcessPoolExecutor(processes, context, initializer=_prepare)
 
 
-def _end_with_parent() -> None:
-    """A command that is killed leaves nothing running: a process of the pool would finish its trial first."""
+def _prepare() -> None:
+    """A command that is killed leaves nothing running: a process of the pool would finish its trial first.
+
+    Loaders of a user's own start as they would in any program; a spawned process would spawn its own as well.
+    """
+    multiprocessing.set_start_method(None, force=True)
 
     def watch() -> None:
         parent = multiprocessing.parent_process()

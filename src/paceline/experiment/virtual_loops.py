@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from paceline.core.coordinator import Coordinator
+from paceline.core.errors import PacelineError
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, worker_speeds
 from paceline.experiment.training import RunResult, warn_if_not_corrected
@@ -25,7 +27,7 @@ from paceline.runtimes.local.process import figures_of
 from paceline.runtimes.simulated.loops import LoopSimulator
 from paceline.runtimes.speeds import SpeedModel
 from paceline.training.choices import UpdateOptions
-from paceline.training.loop_learner import LoopLearner, Train
+from paceline.training.loop_learner import LoopFailedError, LoopLearner, Train
 from paceline.training.worker import CPU, seed_everything
 from paceline.training.worker_state import random_state, set_random_state
 
@@ -52,9 +54,13 @@ class _Evaluator:
     def __call__(self, state: dict[str, Tensor]) -> dict[str, float]:
         set_random_state(self._random, CPU)
         try:
-            return figures_of(self._evaluate(state))
-        finally:
-            self._random = random_state(CPU)
+            found = self._evaluate(state)
+        except PacelineError:
+            raise
+        except Exception:
+            raise LoopFailedError(f"the evaluation raised:\n{traceback.format_exc().rstrip()}") from None
+        self._random = random_state(CPU)
+        return figures_of(found)
 
 
 class _EvaluatedLoops(LoopLearner):
