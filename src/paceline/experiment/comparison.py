@@ -109,6 +109,10 @@ class LearningCurve:
         self.figure = ACCURACY
         self._stop_at = stop_at
 
+    @property
+    def shows(self) -> str | msgspec.UnsetType:
+        return msgspec.UNSET if self.figure == ACCURACY else self.figure
+
     def note(self, evaluation: Evaluation) -> bool:
         """Returns whether the trial is there."""
         figures = evaluation.figures
@@ -148,7 +152,11 @@ class Outcome(msgspec.Struct, frozen=True):
     choices: list[ChosenK]  # of a policy that estimates
     spans: list[list[Span]]  # of the first workers, in the first seconds
     problem: str = ""
-    figure: str = ACCURACY  # that the curve shows
+    shows: str | msgspec.UnsetType = msgspec.UNSET  # the figure that the curve shows, if that is not the accuracy
+
+    @property
+    def figure(self) -> str:
+        return ACCURACY if isinstance(self.shows, msgspec.UnsetType) else self.shows
 
     def time_to(self, target: float) -> float | None:
         return next((point.seconds for point in self.curve if point.accuracy >= target), None)
@@ -197,8 +205,8 @@ def _run_trial(comparison: Comparison, trial: Trial, own: OwnFunctions | None) -
         )
     except (DivergedError, GradientError) as problem:
         last = curve[-1] if curve else CurvePoint(0.0, 0, 0.0, None)
-        said, figure = str(problem), learned.figure
-        return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, choices.kept, [], said, figure)
+        said, shows = str(problem), learned.shows
+        return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, choices.kept, [], said, shows)
     summary = result.summary
     spans = list(timeline.spans(result.seconds).values())[:GANTT_WORKERS]
     if trial.seed > 0 or not comparison.keep_spans:
@@ -212,7 +220,7 @@ def _run_trial(comparison: Comparison, trial: Trial, own: OwnFunctions | None) -
         curve,
         choices.kept,
         spans,
-        figure=learned.figure,
+        shows=learned.shows,
     )
 
 
