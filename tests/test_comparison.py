@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import main
-from paceline.experiment.comparison import Comparison, CurvePoint, Outcome, Trial, rows_of, run_trial, run_trials
+from paceline.experiment.comparison import Comparison, CurvePoint, Outcome, Trial, run_trial, run_trials
+from paceline.experiment.rows import rows_of
 from paceline.experiment.simulation import Simulation
 from paceline.report.plots import mean_curve
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.experiment.callbacks import Callback, CallbackError, Run
+    from paceline.experiment.own_comparison import ComparisonResult, compare
     from paceline.experiment.ready_callbacks import EarlyStopping, KeepBest
     from paceline.experiment.result import InterruptedRun, RunResult
     from paceline.experiment.simulation import Simulation, simulate
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Callback",
     "CallbackError",
+    "ComparisonResult",
     "EarlyStopping",
     "InterruptedRun",
     "KeepBest",
@@ -26,6 +28,7 @@ __all__ = [
     "Simulation",
     "Worker",
     "__version__",
+    "compare",
     "fit",
     "launch",
     "policy",
@@ -36,11 +39,13 @@ __all__ = [
 _HOMES = {
     "Callback": "paceline.experiment.callbacks",
     "CallbackError": "paceline.experiment.callbacks",
+    "ComparisonResult": "paceline.experiment.own_comparison",
     "EarlyStopping": "paceline.experiment.ready_callbacks",
     "InterruptedRun": "paceline.experiment.result",
     "KeepBest": "paceline.experiment.ready_callbacks",
     "Run": "paceline.experiment.callbacks",
     "RunResult": "paceline.experiment.result",
+    "compare": "paceline.experiment.own_comparison",
     "Simulation": "paceline.experiment.simulation",
     "Worker": "paceline.training.worker",
     "fit": "paceline.experiment.training",

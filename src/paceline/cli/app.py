@@ -12,6 +12,7 @@ from paceline.cli.compare import compare_command
 from paceline.cli.download import download_command
 from paceline.cli.ledger import ledger_command
 from paceline.cli.policies import policies
+from paceline.cli.profile import profile_command
 from paceline.cli.replay import replay
 from paceline.cli.reproduce import reproduce_command
 from paceline.cli.run import run_command
@@ -32,6 +33,7 @@ app.command("train")(train_command)
 app.command("run")(run_command)
 app.command("scale")(scale_command)
 app.command("compare")(compare_command)
+app.command("profile")(profile_command)
 app.command("download")(download_command)
 app.command()(policies)
 app.command("simulate")(simulate_command)

@@ -7,10 +7,9 @@ import re
 from paceline.core.errors import ConfigurationError
 from paceline.experiment import Slowdown
 from paceline.experiment.simulation import LONGEST
+from paceline.experiment.worker_times import NUMBER, described_times
 from paceline.policies import POLICIES
 from paceline.policies import policy as build_policy
-
-NUMBER = r"[0-9.eE+-]+?"
 
 
 def policy_names(given: list[str]) -> list[str]:
@@ -48,13 +47,7 @@ def times_of_group(workers: str | None, intervals: str | None) -> tuple[float, .
         raise ConfigurationError("--workers and --intervals both give the times of the workers; leave out one of them")
     if workers is None or not described:
         return None if intervals is None else numbers(intervals, "--intervals")
-    times: list[float] = []
-    for part in workers.split(","):
-        found = re.fullmatch(rf"\s*(?:(\d{{1,6}})x)?({NUMBER})\s*", part)
-        if found is None:
-            raise ConfigurationError(f"--workers {workers}: must be a number, or groups with their times: 3x1.0,1x4.0")
-        times.extend([_number(found[2], "--workers", workers)] * int(found[1] or 1))
-    return tuple(times)
+    return described_times(workers, "--workers")
 
 
 def times_of_workers(given: list[str], option: str) -> dict[int, float]:

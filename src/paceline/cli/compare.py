@@ -5,31 +5,49 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from paceline.cli import options
 from paceline.cli.arguments import numbers, policy_names, size_of_group, slowdown, times_of_group
 from paceline.cli.trials import run_with_progress
 from paceline.core.errors import ConfigurationError
-from paceline.experiment import Simulation, policy_for, worker_speeds
-from paceline.experiment.comparison import Comparison, Trial, learning_rows, rows_of
+from paceline.experiment import Simulation
+from paceline.experiment.comparison import Comparison
+from paceline.experiment.own_comparison import own_comparison, refuse_without_accuracy, trials_of
+from paceline.experiment.own_loop import OwnFunctions
 from paceline.experiment.pictures import caption_of, draw_comparison
+from paceline.experiment.rows import learning_rows, rows_of
 from paceline.report.console import output
 from paceline.report.tables import learning_table
 
 
 def compare_command(
-    task: Annotated[str, Argument(help="digits, fashion-mnist or cifar10.")],
+    context: Context,
+    task: Annotated[
+        str,
+        Argument(
+            metavar="TASK|SCRIPT",
+            help="digits, fashion-mnist or cifar10; or a Python file with train(worker), and evaluate(state).",
+        ),
+    ],
+    arguments: Annotated[list[str] | None, Argument(help="For the script, after --; they are in its sys.argv.")] = None,
     policy: Annotated[
         list[str] | None, Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it. Default: all.")
     ] = None,
     workers: options.SimulatedWorkers = None,
     speed: options.Speed = None,
     intervals: Annotated[str | None, Option(help="Time of an iteration of each worker: 1.0,1.9")] = None,
-    trace: Annotated[Path | None, Option(help="A CSV of iteration times: worker,iteration,seconds.")] = None,
+    trace: Annotated[
+        Path | None,
+        Option(
+            "--trace",
+            "--trace-of",
+            help="Iteration times: a CSV (worker,iteration,seconds), or the directory of a run that you have.",
+        ),
+    ] = None,
     jitter: Annotated[float, Option(help="Sigma of a lognormal factor on every iteration.")] = 0.0,
     slow: options.Slow = None,
     epochs: Annotated[int | None, Option(help="Passes over the data set.")] = None,
@@ -50,6 +68,9 @@ def compare_command(
     evaluate_every: options.EvaluateEvery = None,
     lr_scaling: options.LrScaling = "auto",
     stale: options.Stale = "auto",
+    not_finite: Annotated[
+        str, Option(help="At a NaN or infinite gradient of a script: stop that run, or skip and count.")
+    ] = "stop",
     processes: Annotated[int | None, Option(help="Runs at a time. Default: as many as there are cores.")] = None,
     out: Annotated[Path, Option(help="Results and plots go here; the same comparison goes on where it was.")] = Path(
         "comparison"
@@ -59,8 +80,6 @@ def compare_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare policies in virtual time with real gradients: accuracy over time, waiting, staleness."""
-    from paceline.experiment.tasks import settings_of, task_of  # torch takes a second to import
-
     names = policy_names(policy or ["all"])
     simulation = Simulation(
         intervals=times_of_group(workers, intervals),
@@ -71,33 +90,24 @@ def compare_command(
         slowdowns=tuple(slowdown(text, "--slow") for text in slow or ()),
         duration=budget,
     )
-    group = worker_speeds(simulation)
-    for name in names:
-        policy_for(name, len(group))
     factors = (1.0,) if tune_lr is None else numbers(tune_lr, "--tune-lr")
     _check(seeds, factors, target_accuracy, processes, epochs)
+    trials = trials_of(names, seeds, factors, simulation)
     if picture_format not in ("svg", "png"):
         raise ConfigurationError(f"--format {picture_format}: must be svg or png")
-    comparison = Comparison(
-        task=task,
-        simulation=simulation,
-        epochs=settings_of(task).epochs if epochs is None else epochs,
-        data=None if data is None else str(data),
-        model=model,
-        optimizer=optimizer,
-        learning_rate=lr,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        nesterov=nesterov,
-        batch_size=batch_size,
-        lr_scaling=lr_scaling,
-        stale=stale,
-        evaluate_every=evaluate_every,
-        stop_at=target_accuracy if stop_at_target else None,
-    )
-    task_of(comparison.task_options())  # or refuse now
-    trials = [Trial(name, seed, factor) for seed in range(seeds) for name in names for factor in factors]
-    outcomes = run_with_progress(task, comparison, trials, out, processes or os.cpu_count() or 1)
+    common = Common(simulation, epochs, lr_scaling, stale, evaluate_every, target_accuracy if stop_at_target else None)
+    own = None
+    if task.endswith(".py") or Path(task).is_file():
+        _refuse_for_scripts(context)
+        own = _functions(Path(task), tuple(arguments or ()), target_accuracy)
+        name = Path(task).stem
+        comparison = own_comparison(own, name=name, not_finite=not_finite, **common.options(default_epochs=1))
+    else:
+        name = task
+        settings = TaskSettings(data, model, optimizer, lr, momentum, weight_decay, nesterov, batch_size)
+        comparison = _of_a_task(task, settings, common, arguments)
+    outcomes = run_with_progress(name, comparison, trials, out, processes or os.cpu_count() or 1, own)
+    refuse_without_accuracy(outcomes, target_accuracy)
     rows = rows_of(outcomes, names, target_accuracy)
     try:
         draw_comparison(
@@ -117,6 +127,66 @@ def compare_command(
         for problem in row.problems:
             console.print(f"{row.policy}: {problem}", highlight=False, markup=False)
     console.print(f"results and plots: {out}", highlight=False, markup=False)
+
+
+class Common(NamedTuple):
+    """What a comparison is told, whatever it trains."""
+
+    simulation: Simulation
+    epochs: int | None
+    lr_scaling: str
+    stale: str
+    evaluate_every: int | None
+    stop_at: float | None
+
+    def options(self, *, default_epochs: int) -> dict[str, Any]:
+        return {**self._asdict(), "epochs": default_epochs if self.epochs is None else self.epochs}
+
+
+class TaskSettings(NamedTuple):
+    data: Path | None
+    model: str | None
+    optimizer: str
+    learning_rate: float | None
+    momentum: float | None
+    weight_decay: float | None
+    nesterov: bool
+    batch_size: int | None
+
+
+def _of_a_task(task: str, settings: TaskSettings, common: Common, arguments: list[str] | None) -> Comparison:
+    from paceline.experiment.tasks import TASKS, settings_of, task_of  # torch takes a second to import
+
+    if task not in TASKS:
+        raise ConfigurationError(
+            f"unknown task {task!r}; there are: {', '.join(TASKS)}; or name a script of yours, as in train.py"
+        )
+    if arguments:
+        raise ConfigurationError(f"{arguments[0]}: a task takes no arguments of its own; a script does")
+    chosen = settings._asdict() | {"data": None if settings.data is None else str(settings.data)}
+    comparison = Comparison(task=task, **chosen, **common.options(default_epochs=settings_of(task).epochs))
+    task_of(comparison.task_options())  # or refuse now
+    return comparison
+
+
+def _functions(path: Path, arguments: tuple[str, ...], target: float | None) -> OwnFunctions:
+    from paceline.experiment.script import script_functions
+
+    functions = OwnFunctions(*script_functions(path, arguments))
+    if target is not None and functions.evaluate is None:
+        raise ConfigurationError(f"--target-accuracy: {path} has no evaluate(state) that could find an accuracy")
+    return functions
+
+
+def _refuse_for_scripts(context: Context) -> None:
+    """What a script says itself."""
+    for name in ("model", "data", "optimizer", "lr", "momentum", "nesterov", "weight_decay", "batch_size"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise ConfigurationError(
+                f"--{name.replace('_', '-')} is for the built-in tasks; a script says that itself (--tune-lr puts"
+                " factors on its learning rate)"
+            )
 
 
 def _check(

@@ -45,7 +45,9 @@ def simulate_command(
     speed: Annotated[
         str | None, Option(help="How fast they are: constant:seconds=1, lognormal:sigma=0.3, exponential:a=0.2")
     ] = None,
-    trace: Annotated[Path | None, Option(help="A CSV of iteration times: worker,iteration,seconds.")] = None,
+    trace: Annotated[
+        Path | None, Option(help="Iteration times: a CSV (worker,iteration,seconds), or a run directory.")
+    ] = None,
     jitter: Annotated[float, Option(help="Sigma of a lognormal factor on every iteration.")] = 0.0,
     push_delay: Annotated[float, Option(help="Time from a worker to the server.")] = 0.0,
     pull_delay: Annotated[float, Option(help="Time from the server to a worker.")] = 0.0,

@@ -11,10 +11,16 @@ from rich.progress import Progress
 from typer import Exit
 
 from paceline.experiment.comparison import Comparison, Outcome, Trial, run_trials
+from paceline.experiment.own_loop import OwnFunctions
 
 
 def run_with_progress(
-    name: str, comparison: Comparison, trials: Sequence[Trial], into: Path, processes: int
+    name: str,
+    comparison: Comparison,
+    trials: Sequence[Trial],
+    into: Path,
+    processes: int,
+    own: OwnFunctions | None = None,
 ) -> list[Outcome]:
     """The outcomes in the order of the trials. Ctrl-C ends the command; what is finished is kept."""
     console = Console(stderr=True)
@@ -22,7 +28,7 @@ def run_with_progress(
     try:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task(name, total=len(trials))
-            for outcome in run_trials(comparison, trials, into, processes):
+            for outcome in run_trials(comparison, trials, into, processes, own):
                 outcomes[outcome.trial] = outcome
                 bar.advance(task)
     except KeyboardInterrupt:

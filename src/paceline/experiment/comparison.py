@@ -10,10 +10,10 @@ import gc
 import math
 import multiprocessing
 import os
-import statistics
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,16 +23,18 @@ import msgspec
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Estimates
+from paceline.experiment.own_loop import OwnFunctions, anew
 from paceline.experiment.simulation import Simulation, worker_speeds
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.timeline import Span, Timeline
 from paceline.recording.trace import Record
-from paceline.report.tables import LearningRow
 
 if TYPE_CHECKING:  # torch takes a second to import, and a command that only prints its help shall not wait for it
     from paceline.experiment.tasks import TaskOptions
+    from paceline.experiment.training import RunResult
 
+ACCURACY = "accuracy"
 RESULTS = "results.jsonl"
 GANTT_ROUNDS = 8  # iterations of the slowest worker whose spans are kept
 GANTT_WORKERS = 16
@@ -61,6 +63,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     nesterov: bool = False
     schedule: bool = True
     train_samples: int | None = None  # train on the first so many only
+    own: str | None = None  # a loop of the user's own instead of a task: what it is called, and a digest of its code
+    not_finite: str = "stop"  # of such a loop
 
     def task_options(self, factor: float = 1.0) -> TaskOptions:
         """`factor`: on the learning rate."""
@@ -93,8 +97,35 @@ class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
 
     seconds: float
     samples: int
-    accuracy: float
-    loss: float | None  # None: not finite
+    accuracy: float  # or what the outcome goes by instead
+    loss: float | None  # None: not finite, or not told
+
+
+class LearningCurve:
+    """The evaluations of a trial, by accuracy, or by the first figure that there is."""
+
+    def __init__(self, stop_at: float | None) -> None:
+        self.points: list[CurvePoint] = []
+        self.figure = ACCURACY
+        self._stop_at = stop_at
+
+    @property
+    def shows(self) -> str | msgspec.UnsetType:
+        return msgspec.UNSET if self.figure == ACCURACY else self.figure
+
+    def note(self, evaluation: Evaluation) -> bool:
+        """Returns whether the trial is there."""
+        figures = evaluation.figures
+        self.figure = ACCURACY if ACCURACY in figures else next(iter(figures), self.figure)
+        if self._stop_at is not None and self.figure != ACCURACY:
+            raise ConfigurationError(
+                f"the evaluation finds {', '.join(figures) or 'nothing'}, and no accuracy that could reach a target"
+            )
+        if self.figure not in figures:
+            return False  # no loss was told
+        value = figures[self.figure]
+        self.points.append(CurvePoint(evaluation.seconds, evaluation.samples, value, figures.get("loss")))
+        return self._stop_at is not None and value >= self._stop_at
 
 
 class ChosenK(msgspec.Struct, frozen=True, array_like=True):
@@ -121,68 +152,93 @@ class Outcome(msgspec.Struct, frozen=True):
     choices: list[ChosenK]  # of a policy that estimates
     spans: list[list[Span]]  # of the first workers, in the first seconds
     problem: str = ""
+    shows: str | msgspec.UnsetType = msgspec.UNSET  # the figure that the curve shows, if that is not the accuracy
+
+    @property
+    def figure(self) -> str:
+        return ACCURACY if isinstance(self.shows, msgspec.UnsetType) else self.shows
 
     def time_to(self, target: float) -> float | None:
         return next((point.seconds for point in self.curve if point.accuracy >= target), None)
 
     @property
     def final_accuracy(self) -> float:
-        return self.curve[-1].accuracy if self.curve else 0.0
+        nothing = 0.0 if self.figure == ACCURACY else math.nan
+        return self.curve[-1].accuracy if self.curve else nothing
 
 
-def run_trial(comparison: Comparison, trial: Trial) -> Outcome:
-    """One policy, one seed, one learning rate. A run that diverges is an outcome, not an error."""
+def run_trial(comparison: Comparison, trial: Trial, own: OwnFunctions | None = None) -> Outcome:
+    """One policy, one seed, one learning rate. A run that diverges is an outcome, not an error.
+
+    `own`: what the user wrote, if it is no task."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        return _run_trial(comparison, trial)
+        return _run_trial(comparison, trial, own)
     finally:
+        torch.set_num_threads(threads)
         gc.collect()  # a simulator and its driver hold each other, and every version of the model with them
 
 
-def _run_trial(comparison: Comparison, trial: Trial) -> Outcome:
-    import torch
-
-    from paceline.experiment.tasks import task_of
-    from paceline.experiment.virtual_training import train_virtually
+def _run_trial(comparison: Comparison, trial: Trial, own: OwnFunctions | None) -> Outcome:
     from paceline.training.gradients import DivergedError
+    from paceline.training.remote_optimizer import GradientError
 
-    torch.set_num_threads(1)
-    task = task_of(comparison.task_options(trial.factor), seed=trial.seed)
-    task = replace(
-        task, train=_first(task.train, comparison.train_samples), test=_first(task.test, comparison.test_samples)
-    )
-    curve: list[CurvePoint] = []
-
-    def note(evaluation: Evaluation) -> bool:
-        figures = evaluation.figures
-        curve.append(CurvePoint(evaluation.seconds, evaluation.samples, figures["accuracy"], figures["loss"]))
-        return comparison.stop_at is not None and figures["accuracy"] >= comparison.stop_at
-
-    choices = _Choices()
+    learned, choices = LearningCurve(comparison.stop_at), _Choices()
+    curve = learned.points
     speeds = worker_speeds(comparison.simulation)
     timeline = Timeline(GANTT_ROUNDS * max(speed.mean for speed in speeds.values()))
     try:
-        result = train_virtually(
-            task,
-            trial.policy,
-            msgspec.structs.replace(comparison.simulation, seed=trial.seed),
+        result = _train(
+            comparison,
+            trial,
+            own,
             epochs=comparison.epochs,
             lr_scaling=comparison.lr_scaling,
             stale=comparison.stale,
             evaluate_every=comparison.evaluate_every,
             speeds=speeds,
             observers=[choices, timeline],
-            on_evaluation=note,
+            on_evaluation=learned.note,
         )
-    except DivergedError as problem:
+    except (DivergedError, GradientError) as problem:
         last = curve[-1] if curve else CurvePoint(0.0, 0, 0.0, None)
-        return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, choices.kept, [], str(problem))
+        said, shows = str(problem), learned.shows
+        return Outcome(trial, last.seconds, last.samples, 0.0, 0.0, curve, choices.kept, [], said, shows)
     summary = result.summary
     spans = list(timeline.spans(result.seconds).values())[:GANTT_WORKERS]
     if trial.seed > 0 or not comparison.keep_spans:
         spans = []
     return Outcome(
-        trial, result.seconds, result.samples, summary.waiting_share, summary.mean_staleness, curve, choices.kept, spans
+        trial,
+        result.seconds,
+        result.samples,
+        summary.waiting_share,
+        summary.mean_staleness,
+        curve,
+        choices.kept,
+        spans,
+        shows=learned.shows,
     )
+
+
+def _train(comparison: Comparison, trial: Trial, own: OwnFunctions | None, **options: Any) -> RunResult:
+    from paceline.experiment.tasks import task_of
+    from paceline.experiment.virtual_loops import OwnLoop, train_loops_virtually
+    from paceline.experiment.virtual_training import train_virtually
+
+    simulation = msgspec.structs.replace(comparison.simulation, seed=trial.seed)
+    if own is not None:
+        loop = OwnLoop(anew(own.train), None if own.evaluate is None else anew(own.evaluate))
+        options |= {"not_finite": comparison.not_finite, "factor": trial.factor}
+        return train_loops_virtually(loop, trial.policy, simulation, **options)
+    task = task_of(comparison.task_options(trial.factor), seed=trial.seed)
+    task = replace(
+        task, train=_first(task.train, comparison.train_samples), test=_first(task.test, comparison.test_samples)
+    )
+    return train_virtually(task, trial.policy, simulation, **options)
 
 
 def _first(dataset: Any, samples: int | None) -> Any:
@@ -214,31 +270,46 @@ def _choice(now: float, seen: Estimates) -> ChosenK:
     return ChosenK(now, seen.k, seen.gain[at], seen.time[at], seen.variance, seen.squared_norm, seen.smoothness)
 
 
-def run_trials(comparison: Comparison, trials: Sequence[Trial], directory: Path, processes: int) -> Iterator[Outcome]:
-    """The outcomes that are there already, and then the others as they come, in any order."""
-    path = directory / RESULTS
-    known = _resume(path, comparison)
+def run_trials(
+    comparison: Comparison,
+    trials: Sequence[Trial],
+    directory: Path | None,
+    processes: int,
+    own: OwnFunctions | None = None,
+) -> Iterator[Outcome]:
+    """The outcomes that are there already, and then the others as they come, in any order. `directory`: where they are
+    kept; None: nowhere."""
+    path = None if directory is None else directory / RESULTS
+    known = [] if path is None else _resume(path, comparison)
     wanted = dict.fromkeys(trials)
     yield from (outcome for outcome in known if outcome.trial in wanted)
     done = {outcome.trial for outcome in known}
     missing = [trial for trial in wanted if trial not in done]
-    for outcome in _compute(comparison, missing, processes):
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode(outcome) + b"\n")
+    for outcome in _compute(comparison, missing, processes, own):
+        if path is not None:
+            with path.open("ab") as file:
+                file.write(msgspec.json.encode(outcome) + b"\n")
         yield outcome
 
 
-def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) -> Iterator[Outcome]:
-    if processes == 1 or len(trials) < 2:
-        yield from (run_trial(comparison, trial) for trial in trials)
+def _compute(
+    comparison: Comparison, trials: Sequence[Trial], processes: int, own: OwnFunctions | None
+) -> Iterator[Outcome]:
+    if processes == 1 or len(trials) < 2 or (own is not None and not own.crosses):
+        yield from (run_trial(comparison, trial, own) for trial in trials)
         return
     pool = _pool(processes)
     try:
-        for future in as_completed([pool.submit(run_trial, comparison, trial) for trial in trials]):
+        for future in as_completed([pool.submit(run_trial, comparison, trial, own) for trial in trials]):
             yield future.result()
-    except BaseException:
+    except BaseException as problem:
         _pool.cache_clear()
         pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(problem, BrokenProcessPool):
+            raise ConfigurationError(
+                "a process of the comparison ended at once: it was killed (out of memory?), or the call that compares"
+                " does not stand under `if __name__ == '__main__':`"
+            ) from None
         raise
 
 
@@ -246,11 +317,15 @@ def _compute(comparison: Comparison, trials: Sequence[Trial], processes: int) ->
 def _pool(processes: int) -> ProcessPoolExecutor:
     """Kept for the next trials: a new process takes seconds to import torch and to read the data."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, context, initializer=_end_with_parent)
+    return ProcessPoolExecutor(processes, context, initializer=_prepare)
 
 
-def _end_with_parent() -> None:
-    """A command that is killed leaves nothing running: a process of the pool would finish its trial first."""
+def _prepare() -> None:
+    """A command that is killed leaves nothing running: a process of the pool would finish its trial first.
+
+    Loaders of a user's own start as they would in any program; a spawned process would spawn its own as well.
+    """
+    multiprocessing.set_start_method(None, force=True)
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
@@ -280,79 +355,3 @@ def _resume(path: Path, comparison: Comparison) -> list[Outcome]:
     if len(whole) < len(lines):  # its writer was killed in the middle of a line
         path.write_bytes(b"".join([first, *whole]))
     return [msgspec.json.decode(line, type=Outcome) for line in whole]
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One policy over all seeds, at the learning rate that suited it best."""
-
-    policy: str
-    factor: float
-    times: list[float | None]  # to the target, by seed
-    seconds: float
-    samples: float
-    waiting_share: float
-    mean_staleness: float
-    accuracy: float
-    problems: list[str]
-
-    @property
-    def time(self) -> tuple[float, float] | None:
-        """Mean and standard deviation of the time to the target; None: some seed never reached it."""
-        reached = [time for time in self.times if time is not None]
-        if not reached or len(reached) < len(self.times):
-            return None
-        return statistics.mean(reached), statistics.stdev(reached) if len(reached) > 1 else 0.0
-
-
-def rows_of(outcomes: Sequence[Outcome], policies: Sequence[str], target: float | None) -> list[Row]:
-    """A row per policy, in their order."""
-    rows = []
-    for policy in policies:
-        by_factor: dict[float, list[Outcome]] = {}
-        for outcome in outcomes:
-            if outcome.trial.policy == policy:
-                by_factor.setdefault(outcome.trial.factor, []).append(outcome)
-        candidates = [row_of(policy, factor, found, target) for factor, found in sorted(by_factor.items())]
-        if candidates:
-            rows.append(min(candidates, key=_quality))
-    return rows
-
-
-def row_of(policy: str, factor: float, outcomes: list[Outcome], target: float | None) -> Row:
-    """The figures of these outcomes, which differ by their seed only."""
-    outcomes = sorted(outcomes, key=lambda outcome: outcome.trial.seed)
-    mean: Callable[[Sequence[float]], float] = statistics.mean
-    return Row(
-        policy=policy,
-        factor=factor,
-        times=[] if target is None else [outcome.time_to(target) for outcome in outcomes],
-        seconds=mean([outcome.seconds for outcome in outcomes]),
-        samples=mean([outcome.samples for outcome in outcomes]),
-        waiting_share=mean([outcome.waiting_share for outcome in outcomes]),
-        mean_staleness=mean([outcome.mean_staleness for outcome in outcomes]),
-        accuracy=mean([outcome.final_accuracy for outcome in outcomes]),
-        problems=[outcome.problem for outcome in outcomes if outcome.problem],
-    )
-
-
-def learning_rows(rows: Iterable[Row]) -> list[LearningRow]:
-    """As a table shows them."""
-    return [
-        LearningRow(
-            row.policy,
-            row.factor,
-            row.time,
-            row.seconds,
-            row.samples,
-            row.waiting_share,
-            row.mean_staleness,
-            row.accuracy,
-        )
-        for row in rows
-    ]
-
-
-def _quality(row: Row) -> tuple[float, float, float, float]:
-    """Less is better: did not diverge, soonest at the target, most accurate in the end; of equals the nearest to 1."""
-    time = row.time
-    return (len(row.problems), math.inf if time is None else time[0], -row.accuracy, abs(math.log(row.factor)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from paceline.experiment.comparison import ChosenK, Comparison, Outcome, Row
+from paceline.experiment.comparison import ChosenK, Comparison, Outcome
+from paceline.experiment.rows import Row
 from paceline.experiment.simulation import worker_speeds
 from paceline.report.plots import Curve, draw, draw_gantt, draw_panels
 
@@ -30,10 +31,12 @@ def draw_comparison(
 ) -> list[Path]:
     """Draw the runs behind the rows; returns the pictures, the most telling first. `caption`: what they are of."""
     runs = {_name_of(row): runs_of(row, outcomes) for row in rows}
+    figure = rows[0].figure
+    stem = figure.replace(" ", "-")
     into.mkdir(parents=True, exist_ok=True)
     over_time, over_samples, gantt, estimates = (
         into / f"{name}{suffix}"
-        for name in ("accuracy-over-time", "accuracy-over-samples", "first-seconds", "dbw-estimates")
+        for name in (f"{stem}-over-time", f"{stem}-over-samples", "first-seconds", "dbw-estimates")
     )
     by_time: dict[str, list[Curve]] = {
         name: [[(point.seconds, point.accuracy) for point in run.curve] for run in found]
@@ -45,10 +48,10 @@ def draw_comparison(
     }
     written = caption if target is None else ", ".join(filter(None, [caption, f"target {target:g}"]))
     for curves, path, across, title in (
-        (by_time, over_time, "seconds", "accuracy over virtual time"),
-        (by_samples, over_samples, "samples", "accuracy over samples"),
+        (by_time, over_time, "seconds", f"{figure} over virtual time"),
+        (by_samples, over_samples, "samples", f"{figure} over samples"),
     ):
-        draw(curves, path, title=title, across=across, up="accuracy", target=target, caption=written, focused=True)
+        draw(curves, path, title=title, across=across, up=figure, target=target, caption=written, focused=True)
     strips = {name: found[0].spans for name, found in runs.items() if found and found[0].spans}
     drawn = [over_time, over_samples]
     if strips:
@@ -65,11 +68,14 @@ def caption_of(comparison: Comparison) -> str:
     """The task, the group, the optimizer and its rate, in one line."""
     from paceline.experiment.tasks import settings_of  # torch takes a second to import
 
+    workers = f"{len(worker_speeds(comparison.simulation))} workers"
+    if comparison.own is not None:
+        return f"{comparison.task}, {workers}"
     options, settings = comparison.task_options(), settings_of(comparison.task)
     momentum = settings.momentum if options.momentum is None else options.momentum
     parts = [
         f"{comparison.task} ({comparison.model or settings.model})",
-        f"{len(worker_speeds(comparison.simulation))} workers",
+        workers,
         comparison.optimizer,
         f"rate {options.rate:g}",
         f"momentum {momentum:g}" if comparison.optimizer == "sgd" and momentum else "",

@@ -35,7 +35,8 @@ from paceline.recording.trace import Trace
 from paceline.training.choices import UpdateOptions
 from paceline.training.layout import averaged_into
 from paceline.training.parameters import ParameterStore
-from paceline.training.rehearsed_loop import BEGIN, PUSH, SKIP, DepartedError, RehearsedLoop
+from paceline.training.rehearsed_loop import DepartedError, RehearsedLoop
+from paceline.training.stops import BEGIN, PUSH, SKIP
 from paceline.training.worker import Worker
 
 

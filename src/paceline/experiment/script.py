@@ -30,6 +30,18 @@ class Script:
         """As one would type it."""
         return " ".join([str(self.path), *self.arguments])
 
+    def anew(self) -> Callable[..., Any]:
+        """The function in a module of its own, loaded when it is first called: as a new process would find it."""
+        found: list[Callable[..., Any]] = []
+
+        def call(*values: Any) -> Any:
+            if not found:
+                forget_script()
+                found.append(getattr(load_script(self.path, self.arguments), self.function))
+            return found[0](*values)
+
+        return call
+
     def __call__(self, *values: Any) -> Any:
         return getattr(load_script(self.path, self.arguments), self.function)(*values)
 
@@ -44,10 +56,13 @@ def load_script(path: Path, arguments: tuple[str, ...]) -> ModuleType:
         raise ConfigurationError(f"{path}: is not a Python script")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
-    sys.path.insert(0, str(path.parent))
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
     sys.argv = [str(path), *arguments]
     try:
         spec.loader.exec_module(module)
+    except PacelineError:
+        raise
     except Exception:
         raise PacelineError(f"{path} raised while it was loaded:\n{traceback.format_exc()}") from None
     return module

@@ -39,7 +39,10 @@ DEFAULT_ROUNDS = 100  # iterations of the slowest worker, where no end of the ru
 
 
 class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything that decides a simulated run except the policy. Exactly one of intervals, speed and trace."""
+    """Everything that decides a simulated run except the policy. Exactly one of intervals, speed and trace.
+
+    `trace`: a CSV of iteration times, or the directory of a run whose times are taken.
+    """
 
     intervals: tuple[float, ...] | None = None
     workers: int | None = None
@@ -134,7 +137,7 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
         _require(1 <= count <= MOST_SIMULATED_WORKERS, "workers", count, f"from 1 to {MOST_SIMULATED_WORKERS:,}")
         speeds = dict.fromkeys(range(count), build(simulation.speed, SPEEDS, "speed"))
     else:
-        times = read_iteration_times(Path(str(simulation.trace)))
+        times = _times_in(Path(str(simulation.trace)))
         speeds = {worker: Recorded(own) for worker, own in times.items()}
     if not speeds:
         raise ConfigurationError("there must be at least 1 worker")
@@ -142,6 +145,15 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
         raise ConfigurationError(f"{simulation.workers} workers were asked for, but {len(speeds)} are described")
     _check_rest(simulation, speeds)
     return speeds
+
+
+def _times_in(path: Path) -> dict[int, tuple[float, ...]]:
+    """Of a CSV, or of a run directory or its trace."""
+    if not path.is_dir() and ".jsonl" not in path.suffixes:
+        return read_iteration_times(path)
+    from paceline.experiment.worker_times import recorded_times  # which looks at simulations, too
+
+    return recorded_times(path)
 
 
 def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> None:

@@ -25,35 +25,55 @@ from paceline.runtimes.speeds import SpeedModel
 from paceline.training.choices import UpdateOptions
 from paceline.training.gradients import DivergedError
 from paceline.training.learner import Learner
+from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
 
 
-class _EvaluatedLearner(Learner):
-    """A learner that is evaluated every so many samples, in no virtual time at all."""
+class VirtualEvaluations:
+    """Evaluates every so many samples, in no virtual time at all."""
 
+    def __init__(
+        self,
+        evaluate: Callable[[], dict[str, float]],
+        every: int | None,
+        observers: Sequence[Observer],
+        on_evaluation: Callable[[Evaluation], bool | None] | None,
+    ) -> None:
+        self.every = every
+        self.found: list[Evaluation] = []
+        self._evaluate = evaluate
+        self._observers = observers
+        self._on_evaluation = on_evaluation
+
+    def look(self, store: ParameterStore, before: int, simulator: Simulator) -> None:
+        """`before`: the samples before the latest update."""
+        if self.every is not None and store.samples // self.every > before // self.every:
+            self.take(store, simulator)
+
+    def take_the_last(self, store: ParameterStore, simulator: Simulator) -> None:
+        if not self.found or self.found[-1].version != store.version:
+            self.take(store, simulator)
+
+    def take(self, store: ParameterStore, simulator: Simulator) -> None:
+        evaluation = Evaluation(simulator.now, store.samples, store.version, self._evaluate())
+        self.found.append(evaluation)
+        if store.wants_figures and (figure := store.figure_of(evaluation.figures)) is not None:
+            store.feed(figure.value)
+        for observer in self._observers:
+            observer.evaluated(evaluation)
+        if self._on_evaluation is not None and self._on_evaluation(evaluation):
+            simulator.halt()
+
+
+class _EvaluatedLearner(Learner):
     simulator: Simulator
-    every: int | None
-    evaluations: list[Evaluation]
-    observers: Sequence[Observer]
-    on_evaluation: Callable[[Evaluation], bool | None] | None
+    evaluations: VirtualEvaluations
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
         before = self.store.samples
         done = super().make_update(command)
-        if self.every is not None and self.store.samples // self.every > before // self.every:
-            self.evaluate_now()
+        self.evaluations.look(self.store, before, self.simulator)
         return done
-
-    def evaluate_now(self) -> None:
-        store = self.store
-        evaluation = Evaluation(self.simulator.now, store.samples, store.version, self.evaluate())
-        self.evaluations.append(evaluation)
-        if store.wants_figures and (figure := store.figure_of(evaluation.figures)) is not None:
-            store.feed(figure.value)
-        for observer in self.observers:
-            observer.evaluated(evaluation)
-        if self.on_evaluation is not None and self.on_evaluation(evaluation):
-            self.simulator.halt()
 
 
 def train_virtually(
@@ -104,23 +124,32 @@ def train_virtually(
         patience=patience_of(simulation.patience, "patience"),
     )
     learner.simulator = simulator
-    learner.evaluations, learner.observers, learner.on_evaluation = [], observers, on_evaluation
-    learner.every = None if task.test is None else evaluate_every or len(task.train)
-    has_end = any(limit is not None for limit in (simulation.duration, simulation.updates, simulation.pushes))
+    every = None if task.test is None else evaluate_every or len(task.train)
+    learner.evaluations = VirtualEvaluations(learner.evaluate, every, observers, on_evaluation)
     try:
-        simulator.run(run_end(simulation, speeds) if has_end else RunEnd())
+        simulator.run(end_of(simulation, speeds))
     finally:
         if writer is not None:
             writer.close(simulator.now)
-    if not torch.isfinite(learner.store.flat).all():  # after the last gradient there was no loss to tell it
-        raise DivergedError("a parameter is not finite at the end of the run: it diverged")
-    evaluated = learner.evaluations[-1].version if learner.evaluations else -1
-    if task.test is not None and evaluated != learner.store.version:
-        learner.evaluate_now()
+    refuse_diverged(learner.store)
+    if task.test is not None:
+        learner.evaluations.take_the_last(learner.store, simulator)
     return RunResult(
         learner.state(),
         metrics.summary(str(chosen), simulator.now),
         learner.store.samples,
         simulator.samples_dropped,
-        evaluations=learner.evaluations,
+        evaluations=learner.evaluations.found,
     )
+
+
+def end_of(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> RunEnd:
+    """With its epochs, or where the simulation says."""
+    has_end = any(limit is not None for limit in (simulation.duration, simulation.updates, simulation.pushes))
+    return run_end(simulation, speeds) if has_end else RunEnd()
+
+
+def refuse_diverged(store: ParameterStore) -> None:
+    """After the last gradient there was no loss to tell it."""
+    if not torch.isfinite(store.flat).all():
+        raise DivergedError("a parameter is not finite at the end of the run: it diverged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -120,6 +121,7 @@ class LearningRow(NamedTuple):
     waiting_share: float
     mean_staleness: float
     accuracy: float
+    figure: str = "accuracy"  # that stands where the accuracy would
 
 
 def learning_table(rows: Sequence[LearningRow], target: float | None, *, tuned: bool) -> Table:
@@ -143,7 +145,7 @@ def learning_cells(
     headings = ["lr\nfactor"] if tuned else []
     if target is not None:
         headings += [f"time to\n{100 * target:g}%", "\n+-", f"speed-up over\n{first.policy.partition(':')[0]}"]
-    headings += ["whole\nrun", "samples\nused", "time\nwaited", "mean\nstaleness", "final\naccuracy"]
+    headings += ["whole\nrun", "samples\nused", "time\nwaited", "mean\nstaleness", f"final\n{first.figure}"]
     for row in rows:
         cells = [row.policy, *([f"{row.factor:g}"] if tuned else [])]
         if target is not None:
@@ -151,7 +153,8 @@ def learning_cells(
             known = row.time is not None and first.time is not None and row.time[0] > 0
             cells.append(f"{first.time[0] / row.time[0]:.2f}x" if known else "-")  # type: ignore[index]
         cells += [f"{row.seconds:.4g}", f"{row.samples:,.0f}", percent(row.waiting_share)]
-        lines.append([*cells, f"{row.mean_staleness:.2f}", f"{row.accuracy:.1%}"])
+        final = None if math.isnan(row.accuracy) else row.accuracy
+        lines.append([*cells, f"{row.mean_staleness:.2f}", _final(row.figure, final)])
     return ["\npolicy", *headings], lines
 
 

@@ -82,7 +82,7 @@ class Schedule:
             return opened.rounds
         if opened.total is None:
             return None
-        every = opened.samples if self._every == EPOCH else self._every
+        every = opened.epoch_samples if self._every == EPOCH else self._every
         assert isinstance(every, int)
         return max(1, math.ceil(opened.total / every))
 

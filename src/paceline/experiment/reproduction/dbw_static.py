@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.experiment.comparison import ChosenK, Comparison, Outcome, Row
+from paceline.experiment.comparison import ChosenK, Comparison, Outcome
 from paceline.experiment.pictures import draw_estimates
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
@@ -16,6 +16,7 @@ from paceline.experiment.reproduction.request import (
     rows_by_policy,
     seconds,
 )
+from paceline.experiment.rows import Row
 from paceline.experiment.simulation import Simulation
 from paceline.report.plots import Curve, draw
 from paceline.runtimes.speeds import Slowdown

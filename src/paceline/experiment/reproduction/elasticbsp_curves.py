@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
+from paceline.experiment.comparison import Comparison
 from paceline.experiment.pictures import caption_of, draw_comparison
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
@@ -18,6 +18,7 @@ from paceline.experiment.reproduction.request import (
     seconds,
     small_comparison,
 )
+from paceline.experiment.rows import Row, learning_rows, rows_of
 from paceline.experiment.simulation import Simulation
 from paceline.report.tables import learning_cells
 

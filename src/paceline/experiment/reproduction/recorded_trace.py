@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from paceline.core.errors import ConfigurationError
-from paceline.experiment.comparison import Comparison, Row, learning_rows, rows_of
+from paceline.experiment.comparison import Comparison
 from paceline.experiment.pictures import caption_of, draw_comparison
 from paceline.experiment.reproduction.page import Claim, Page, Section
 from paceline.experiment.reproduction.request import (
@@ -20,6 +20,7 @@ from paceline.experiment.reproduction.request import (
     rows_by_policy,
     seconds,
 )
+from paceline.experiment.rows import Row, learning_rows, rows_of
 from paceline.experiment.simulation import Simulation, worker_speeds
 from paceline.policies import POLICIES
 from paceline.report.tables import learning_cells

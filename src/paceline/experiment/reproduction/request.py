@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from paceline.experiment.comparison import Comparison, Outcome, Row, Trial, row_of
+from paceline.experiment.comparison import Comparison, Outcome, Trial
 from paceline.experiment.reproduction.page import Page
+from paceline.experiment.rows import Row, row_of
 from paceline.experiment.simulation import Simulation
 
 Runner: TypeAlias = Callable[[str, Comparison, Sequence[Trial]], list[Outcome]]

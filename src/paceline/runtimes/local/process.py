@@ -271,7 +271,7 @@ def _evaluate(given: Given, letter: Letter) -> None:
         evaluate = _functions(given, letter)[1]
         while isinstance(message := channel.receive(), Evaluate):
             state = map_segment(given.segment, message.layout).state()
-            channel.send(Evaluated(_figures(evaluate(state))))
+            channel.send(Evaluated(figures_of(evaluate(state))))
 
     try:
         problem = _problem_of("the evaluation", serve)
@@ -309,7 +309,8 @@ def _problem_of(who: str, act: Callable[[], Any]) -> Failed | None:
     return None
 
 
-def _figures(found: Any) -> dict[str, float]:
+def figures_of(found: Any) -> dict[str, float]:
+    """What an evaluation returned, as names and numbers."""
     try:
         if isinstance(found, dict):
             return {str(name): float(value) for name, value in found.items()}
