@@ -35,11 +35,11 @@ class Replica:
             for name, parameter in self.parameters.items():
                 self._incoming[name].copy_(parameter)
                 if not self._staged:
-                    parameter.data = self._incoming[name]
+                    parameter.data = _alone(self._incoming[name])
             for name, other in self._others():
                 segment.others[name].copy_(other)
                 if not self._staged:
-                    other.data = segment.others[name]
+                    other.data = _alone(segment.others[name])
 
     def _others(self) -> Iterator[tuple[str, Tensor]]:
         """Frozen parameters and buffers. A model may assign a buffer anew at any time, so it is asked each time."""
@@ -105,3 +105,12 @@ def _pin(memory: Tensor) -> None:
 def _synchronize(device: torch.device) -> None:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+def _alone(view: Tensor) -> Tensor:
+    """The same memory as a storage of its own: torch.save writes the whole storage of a tensor, here the segment, and
+    refuses one that holds several types."""
+    if not view.numel():
+        return view
+    stretch = view.reshape(-1).view(torch.uint8).numpy()
+    return torch.from_numpy(stretch).view(view.dtype).view(view.shape)
