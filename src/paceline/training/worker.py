@@ -19,6 +19,14 @@ from paceline.training.choices import SHARDINGS, STALE
 from paceline.training.data import fetch, moved, order_of, samples_of
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
+from paceline.training.prepared import (
+    EpochLoader,
+    RemoteScheduler,
+    Transplant,
+    groups_of,
+    samples_between,
+    sorted_out,
+)
 from paceline.training.remote_optimizer import GradientError, RemoteOptimizer
 from paceline.training.replica import Replica
 from paceline.training.worker_state import packed, random_state, set_random_state
@@ -84,6 +92,7 @@ class Worker:
         self.index = index
         self.seed = seed
         self.epochs = epochs
+        self.epoch = 0  # of the batch in hand
         self.device = device
         self._link = link
         self._not_finite = not_finite
@@ -137,6 +146,32 @@ class Worker:
         self._began = self._released = time.monotonic()
         return RemoteOptimizer(self, replica, spec)
 
+    def prepare(self, *things: Any, scheduler_every: str | int | None = None, stale: str | None = None) -> Any:
+        """Take over a model, its optimizer, and the loader and the scheduler of a plain loop, which then goes on as is.
+
+        Returns what takes their place, in the same order. The optimizer and the scheduler are made again on the server:
+        in the loop `optimizer.step()` pushes, and `scheduler.step()` does nothing. `scheduler_every`: "batch" or
+        "epoch", as the loop steps it, or a number of samples. A step per batch is one for as many samples, whoever
+        trained them, so a schedule over all batches of all epochs fits any number of workers. The loader ends with
+        every epoch.
+        """
+        given = sorted_out(things)
+        every = samples_between(scheduler_every, given.loader, given.scheduler)
+        optimizer = self.optimizer(
+            given.model,
+            type(given.optimizer),
+            groups=groups_of(given.optimizer),
+            scheduler=None if given.scheduler is None else Transplant(given.scheduler),
+            scheduler_every=every,
+            stale=stale,
+        )
+        places: dict[int, Any] = {id(given.model): given.model, id(given.optimizer): optimizer}
+        if given.scheduler is not None:
+            places[id(given.scheduler)] = RemoteScheduler(optimizer)
+        if given.loader is not None:
+            places[id(given.loader)] = EpochLoader(self, given.loader)
+        return tuple(places[id(thing)] for thing in things)
+
     def batches(self, data: Any, batch_size: int | None = None, *, sharding: str = "dynamic") -> Iterator[Any]:
         """Batches on `worker.device`, until the epochs of the run are over.
 
@@ -170,6 +205,7 @@ class Worker:
             if at != (unit.epoch, unit.part):
                 at = (unit.epoch, unit.part)
                 order = order_of(len(dataset), self.seed, unit.epoch, unit.part, unit.parts)
+            self.epoch = unit.epoch
             self._units += 1
             self._samples += unit.samples
             self._batch = unit.samples
@@ -217,6 +253,7 @@ class Worker:
                 if now is not None:
                     set_random_state(now, self.device)
                     now = None
+                self.epoch = epoch
                 self._batch = samples_of(batch)
                 self._samples += self._batch
                 yield moved(batch, self.device)
@@ -242,6 +279,14 @@ class Worker:
 
     def skip(self) -> None:
         self._link.skip(*self._settle())
+
+    def in_hand(self) -> tuple[int, int]:
+        """Samples and units of the batches since the last step."""
+        return self._samples, self._units
+
+    def take_in_hand(self, samples: int, units: int) -> None:
+        """Count these for the next step, and no others."""
+        self._samples, self._units = samples, units
 
     def _settle(self) -> tuple[int, int]:
         samples, units = self._samples or self._batch, self._units
