@@ -7,10 +7,9 @@ and the training loader is shared by the group. Validation belongs to `launch(..
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -18,8 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
-from paceline.training.prepared import EpochLoader
-from paceline.training.remote_optimizer import RemoteOptimizer
+from paceline.integrations.pushing import FlushedLoader, PushingOptimizer
 from paceline.training.worker import Worker
 
 QUIET = {
@@ -82,7 +80,7 @@ class PacelineStrategy(SingleDeviceStrategy):  # type: ignore[misc]
         _, remote, batches, *_ = self._worker.prepare(*things, scheduler_every=every)
         pushing = PushingOptimizer(made, remote, self._worker)
         self.optimizers, self.lr_scheduler_configs = [pushing], []  # the server steps the schedule
-        return FlushedLoader(batches, pushing)
+        return FlushedLoader(batches, pushing.flush)
 
 
 def _samples_between(schedule: Any, loader: Any, accumulated: int) -> str | int:
@@ -92,46 +90,6 @@ def _samples_between(schedule: Any, loader: Any, accumulated: int) -> str | int:
     if schedule.frequency != 1:
         raise ConfigurationError(f"a scheduler that steps every {schedule.frequency} epochs cannot be taken over")
     return "epoch"
-
-
-class PushingOptimizer(torch.optim.Optimizer):
-    """What Lightning takes for the optimizer: it computes the gradient by Lightning's closure, and pushes it."""
-
-    def __init__(self, made: torch.optim.Optimizer, remote: RemoteOptimizer, worker: Worker) -> None:
-        super().__init__(made.param_groups, made.defaults)
-        self._remote = remote
-        self._worker = worker
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None if closure is None else closure()
-        if any(parameter.grad is not None for group in self.param_groups for parameter in group["params"]):
-            self._remote.step(loss if isinstance(loss, Tensor) else None)
-        else:
-            self._worker.skip()  # the module's training_step returned None
-        return loss
-
-    def flush(self) -> None:
-        """Push what was accumulated and not stepped with."""
-        if self._worker.in_hand() != (0, 0):
-            self.step()
-            self.zero_grad()
-
-
-class FlushedLoader:
-    """An epoch's batches, however many of them this worker gets: Lightning cannot know which one is the last, on which
-    it would end an accumulation."""
-
-    def __init__(self, batches: EpochLoader, optimizer: PushingOptimizer) -> None:
-        self._batches = batches
-        self._optimizer = optimizer
-        self.batch_size = batches.batch_size
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._batches
-        self._optimizer.flush()
 
 
 class Validation:
