@@ -31,7 +31,7 @@ class PushingOptimizer(torch.optim.Optimizer):
 
     def flush(self) -> None:
         """Push what was accumulated and not stepped with."""
-        if self._worker.in_hand() != (0, 0):
+        if any(self._worker.in_hand()):
             self.step()
             self.zero_grad()
 

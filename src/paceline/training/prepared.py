@@ -143,10 +143,10 @@ class Counts(Protocol):
     def batches(self, data: Any) -> Iterator[Any]:
         """All batches until the end of the run."""
 
-    def in_hand(self) -> tuple[int, int]:
-        """Samples and units of the batches since the last step."""
+    def in_hand(self) -> tuple[int, ...]:
+        """What the batches since the last step amount to: samples, units."""
 
-    def take_in_hand(self, samples: int, units: int) -> None:
+    def take_in_hand(self, counts: tuple[int, ...]) -> None:
         """Count these for the next step, and no others."""
 
 
@@ -161,7 +161,7 @@ class EpochLoader:
         self._loader = loader
         self._batches = worker.batches(loader)
         self._epochs = 0  # begun
-        self._held: tuple[Any, int, tuple[int, int]] | None = None  # the first batch of a later epoch
+        self._held: tuple[Any, int, tuple[int, ...]] | None = None  # the first batch of a later epoch
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -178,21 +178,21 @@ class EpochLoader:
     def _next(self, epoch: int) -> tuple[Any] | None:
         """The next batch, unless it is of a later epoch: a step before it must not count its samples."""
         worker = self._worker
-        samples, units = worker.in_hand()
+        earlier = worker.in_hand()
         if self._held is None:
             before = worker.epoch
             try:
                 batch = next(self._batches)
             except StopIteration:
                 return None
-            of_epoch, worker.epoch = worker.epoch, before
-            now = worker.in_hand()
-            worker.take_in_hand(samples, units)
-            self._held = batch, of_epoch, (now[0] - samples, now[1] - units)
-        batch, of_epoch, more = self._held
+            own = tuple(now - then for now, then in zip(worker.in_hand(), earlier, strict=True))
+            self._held = batch, worker.epoch, own
+            worker.epoch = before
+            worker.take_in_hand(earlier)
+        batch, of_epoch, own = self._held
         if of_epoch > epoch:
             return None
         self._held = None
         worker.epoch = of_epoch
-        worker.take_in_hand(samples + more[0], units + more[1])
+        worker.take_in_hand(tuple(then + its for then, its in zip(earlier, own, strict=True)))
         return (batch,)

@@ -280,13 +280,13 @@ class Worker:
     def skip(self) -> None:
         self._link.skip(*self._settle())
 
-    def in_hand(self) -> tuple[int, int]:
-        """Samples and units of the batches since the last step."""
+    def in_hand(self) -> tuple[int, ...]:
+        """What the batches since the last step amount to: samples, units."""
         return self._samples, self._units
 
-    def take_in_hand(self, samples: int, units: int) -> None:
+    def take_in_hand(self, counts: tuple[int, ...]) -> None:
         """Count these for the next step, and no others."""
-        self._samples, self._units = samples, units
+        self._samples, self._units = counts
 
     def _settle(self) -> tuple[int, int]:
         samples, units = self._samples or self._batch, self._units
