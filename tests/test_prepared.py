@@ -133,6 +133,31 @@ def test_what_is_left_of_an_epoch_is_pushed_without_the_first_batch_of_the_next(
     assert list(batches) == []
 
 
+def test_what_a_loop_accumulated_and_did_not_step_with_is_pushed_at_the_end_of_the_epoch() -> None:
+    link, model = FakeLink(EPOCHS), net()
+    worker = worker_of(link)
+    _, optimizer, batches = worker.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader())
+    for _ in range(EPOCHS):
+        for number, (x, y) in enumerate(batches, 1):
+            F.cross_entropy(model(x), y).backward()
+            if number % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert [each.samples for each in link.pushed] == [16, 8] * EPOCHS
+
+
+def test_a_gradient_is_not_pushed_again_where_the_last_batch_of_an_epoch_had_none() -> None:
+    link, model = FakeLink(1), net()
+    _, optimizer, batches = worker_of(link).prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader())
+    for number, (x, y) in enumerate(batches, 1):
+        if number == 6:
+            continue  # the gradient of the fifth is still there
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert len(link.pushed) == 5
+
+
 def test_a_model_that_lives_in_the_segment_is_saved_alone() -> None:
     model = net()
     worker_of(FakeLink()).prepare(torch.optim.SGD(model.parameters(), lr=0.1), model)

@@ -6,13 +6,14 @@ worker is a process of its own, so each of them is its main process: ask `worker
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 
-from paceline.integrations.pushing import FlushedLoader, PushingOptimizer
-from paceline.training.prepared import sorted_out
+from paceline.integrations.pushing import PushingOptimizer
+from paceline.training.prepared import EpochLoader, sorted_out
 from paceline.training.worker import Worker
 
 
@@ -31,10 +32,24 @@ def prepare(accelerator: Accelerator, worker: Worker, *things: Any, scheduler_ev
     pushing = PushingOptimizer(given.optimizer, places[id(given.optimizer)], worker)
     places[id(given.optimizer)] = AcceleratedOptimizer(pushing, device_placement=False, scaler=accelerator.scaler)
 
-    def flush() -> None:
-        pushing.flush()
-        accelerator.step = 0  # as at the end of a loader of Accelerate's own
-
     if given.loader is not None:
-        places[id(given.loader)] = FlushedLoader(places[id(given.loader)], flush)
+        places[id(given.loader)] = CountedLoader(accelerator, places[id(given.loader)])
     return tuple(places[id(thing)] for thing in things)
+
+
+class CountedLoader:
+    """After an epoch Accelerate counts the batches of an accumulation anew, as with a loader of its own."""
+
+    def __init__(self, accelerator: Accelerator, batches: EpochLoader) -> None:
+        self._accelerator = accelerator
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_batches"], name)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._batches
+        self._accelerator.step = 0

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
-from paceline.integrations.pushing import FlushedLoader, PushingOptimizer
+from paceline.integrations.pushing import PushingOptimizer
 from paceline.training.worker import Worker
 
 QUIET = {
@@ -78,9 +78,9 @@ class PacelineStrategy(SingleDeviceStrategy):  # type: ignore[misc]
             things.append(schedule.scheduler)
             every = _samples_between(schedule, dataloader, trainer.accumulate_grad_batches)
         _, remote, batches, *_ = self._worker.prepare(*things, scheduler_every=every)
-        pushing = PushingOptimizer(made, remote, self._worker)
-        self.optimizers, self.lr_scheduler_configs = [pushing], []  # the server steps the schedule
-        return FlushedLoader(batches, pushing.flush)
+        self.optimizers = [PushingOptimizer(made, remote, self._worker)]
+        self.lr_scheduler_configs = []  # the server steps it
+        return batches
 
 
 def _samples_between(schedule: Any, loader: Any, accumulated: int) -> str | int:

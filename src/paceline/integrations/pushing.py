@@ -1,14 +1,13 @@
-"""What other libraries' loops need beside `worker.prepare`: a torch optimizer that pushes, and an epoch's real end."""
+"""What other libraries' loops need beside `worker.prepare`: an optimizer that is one of torch's, and pushes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paceline.training.prepared import EpochLoader
 from paceline.training.remote_optimizer import RemoteOptimizer
 from paceline.training.worker import Worker
 
@@ -28,28 +27,3 @@ class PushingOptimizer(torch.optim.Optimizer):
         else:
             self._worker.skip()  # the batch had no loss
         return loss
-
-    def flush(self) -> None:
-        """Push what was accumulated and not stepped with."""
-        if any(self._worker.in_hand()):
-            self.step()
-            self.zero_grad()
-
-
-class FlushedLoader:
-    """An epoch's batches, however many of them this worker gets, and then `flush`: nobody can know which one is the
-    last, on which an accumulation would end."""
-
-    def __init__(self, batches: EpochLoader, flush: Callable[[], None]) -> None:
-        self._batches = batches
-        self._flush = flush
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_batches"], name)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._batches
-        self._flush()

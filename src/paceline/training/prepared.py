@@ -153,15 +153,20 @@ class Counts(Protocol):
 class EpochLoader:
     """A loader whose batches are shared by the group, and which ends with every epoch, as the loop expects it.
 
-    Its length is that of the whole epoch. How much of it this worker gets is seen as it goes. All else is the loader's.
+    Its length is that of the whole epoch. How much of it this worker gets is seen as it goes, so a loop cannot know
+    which batch is its last: what it accumulated without a step is pushed at the end of the epoch. All else is the
+    loader's.
     """
 
-    def __init__(self, worker: Counts, loader: Any) -> None:
+    def __init__(self, worker: Counts, loader: Any, optimizer: RemoteOptimizer) -> None:
         self._worker = worker
         self._loader = loader
+        self._optimizer = optimizer
         self._batches = worker.batches(loader)
         self._epochs = 0  # begun
         self._held: tuple[Any, int, tuple[int, ...]] | None = None  # the first batch of a later epoch
+        self._last: nn.Parameter = optimizer.param_groups[-1]["params"][-1]  # its gradient stands for all of them
+        self._pushed: tuple[Any, int] = (None, 0)  # this gradient, and its version, at the last step
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -174,11 +179,22 @@ class EpochLoader:
         self._epochs += 1
         while (batch := self._next(epoch)) is not None:
             yield batch[0]
+        if any(self._worker.in_hand()) and self._has_gradient():
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+
+    def _has_gradient(self) -> bool:
+        """Whether there was a backward pass since the last step, after which gradients may be left as they were."""
+        gradient, (pushed, version) = self._last.grad, self._pushed
+        return gradient is not None and (gradient is not pushed or gradient._version != version)
 
     def _next(self, epoch: int) -> tuple[Any] | None:
         """The next batch, unless it is of a later epoch: a step before it must not count its samples."""
         worker = self._worker
         earlier = worker.in_hand()
+        if not any(earlier):
+            gradient = self._last.grad
+            self._pushed = gradient, 0 if gradient is None else gradient._version
         if self._held is None:
             before = worker.epoch
             try:

@@ -169,7 +169,7 @@ class Worker:
         if given.scheduler is not None:
             places[id(given.scheduler)] = RemoteScheduler(optimizer)
         if given.loader is not None:
-            places[id(given.loader)] = EpochLoader(self, given.loader)
+            places[id(given.loader)] = EpochLoader(self, given.loader, optimizer)
         return tuple(places[id(thing)] for thing in things)
 
     def batches(self, data: Any, batch_size: int | None = None, *, sharding: str = "dynamic") -> Iterator[Any]:
