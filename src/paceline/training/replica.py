@@ -40,11 +40,11 @@ class Replica:
                 if self._staged or parameter.dtype != incoming.dtype:
                     self._copied.append((parameter, incoming))
                 else:
-                    parameter.data = incoming
+                    parameter.data = _alone(incoming)
             for name, other in self._others():
                 segment.others[name].copy_(other)
                 if not self._staged:
-                    other.data = segment.others[name]
+                    other.data = _alone(segment.others[name])
 
     def _others(self) -> Iterator[tuple[str, Tensor]]:
         """Frozen parameters and buffers. A model may assign a buffer anew at any time, so it is asked each time."""
@@ -111,3 +111,12 @@ def _pin(memory: Tensor) -> None:
 def _synchronize(device: torch.device) -> None:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+def _alone(view: Tensor) -> Tensor:
+    """The same memory as a storage of its own: torch.save writes the whole storage of a tensor, here the segment, and
+    refuses one that holds several types."""
+    if not view.numel():
+        return view
+    stretch = view.reshape(-1).view(torch.uint8).numpy()
+    return torch.from_numpy(stretch).view(view.dtype).view(view.shape)

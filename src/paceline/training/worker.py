@@ -23,6 +23,7 @@ from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.loading import loaded
 from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.own_figures import OwnFigures
+from paceline.training.prepared import prepared
 from paceline.training.remote_optimizer import GradientError, RemoteOptimizer
 from paceline.training.replica import Replica
 from paceline.training.worker_state import packed, random_state, set_random_state
@@ -181,6 +182,17 @@ class Worker:
             self._iteration = self._kept["iteration"]
         self._began = self._released = time.monotonic()
         return RemoteOptimizer(self, replica, spec)
+
+    def prepare(self, *things: Any, scheduler_every: str | int | None = None, stale: str | None = None) -> Any:
+        """Take over a model, its optimizer, and the loader and the scheduler of a plain loop, which then goes on as is.
+
+        Returns what takes their place, in the same order. The optimizer and the scheduler are made again on the server:
+        in the loop `optimizer.step()` pushes, and `scheduler.step()` does nothing. `scheduler_every`: "batch" or
+        "epoch", as the loop steps it, or a number of samples. A step per batch is one for as many samples, whoever
+        trained them, so a schedule over all batches of all epochs fits any number of workers. The loader ends with
+        every epoch.
+        """
+        return prepared(self, things, scheduler_every, stale)
 
     def batches(
         self,
@@ -376,6 +388,14 @@ class Worker:
     def skip(self) -> None:
         self._dropped = True
         self._link.skip(*self._settle())
+
+    def in_hand(self) -> tuple[int, ...]:
+        """What the batches since the last step amount to: samples, units, batches."""
+        return self._samples, self._units, self._batches
+
+    def take_in_hand(self, counts: tuple[int, ...]) -> None:
+        """Count these for the next step, and no others."""
+        self._samples, self._units, self._batches = counts
 
     def _settle(self) -> tuple[int, int]:
         samples, units = self._samples or self._batch, self._units

@@ -1,0 +1,1 @@
+"""Ways in for those who train with another library's loop; each needs its extra, `lightning` or `accelerate`."""

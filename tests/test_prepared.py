@@ -1,0 +1,221 @@
+"""A plain loop on `worker.prepare`: it stays as it is, and learns what it would have learned alone."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fake_link import FakeLink
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline.core.errors import ConfigurationError
+from paceline.training.prepared import Transplant
+from paceline.training.worker import Worker
+
+ROOT = Path(__file__).parents[1]
+SAMPLES, BATCH, EPOCHS = 24, 4, 3
+STEPS = EPOCHS * 6  # six batches make an epoch
+
+
+def ramp(step: int) -> float:
+    return min(1.0, (step + 1) / 5)
+
+
+def loader() -> DataLoader[Any]:
+    x = torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(8))
+    # With a generator of its own the loader draws nothing from the random numbers that dropout uses.
+    return DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), BATCH, generator=torch.Generator())
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.2), nn.Linear(5, 2))
+
+
+def adamw(model: nn.Sequential) -> torch.optim.Optimizer:
+    decayed, others = [model[0].weight, model[4].weight], [model[0].bias, *model[1].parameters(), model[4].bias]
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0, "lr": 0.02}]
+    return torch.optim.AdamW(groups, lr=0.05, weight_decay=0.1)
+
+
+def in_sequence(optimizer: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
+    parts = [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4), lr_scheduler.CosineAnnealingLR(optimizer, STEPS)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [4])
+
+
+SCHEDULES: dict[str, Any] = {
+    "lambda": partial(lr_scheduler.LambdaLR, lr_lambda=ramp),
+    "one cycle": partial(lr_scheduler.OneCycleLR, max_lr=[0.1, 0.05], total_steps=STEPS + 1),
+    "sequential": in_sequence,
+    "step": partial(lr_scheduler.StepLR, step_size=2, gamma=0.5),
+}
+
+
+def loop(model: nn.Module, optimizer: Any, batches: Any, scheduler: Any, per_batch: bool) -> list[int]:
+    """As anybody would write it; returns how many batches each epoch had."""
+    seen = []
+    for _ in range(EPOCHS):
+        seen.append(0)
+        for x, y in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if per_batch:
+                scheduler.step()
+            seen[-1] += 1
+        if not per_batch:
+            scheduler.step()
+    return seen
+
+
+def worker_of(link: FakeLink) -> Worker:
+    return Worker(0, link, seed=0, epochs=link.epochs)
+
+
+@pytest.mark.parametrize("every", ["batch", "epoch"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_plain_loop_learns_the_same_bits_with_its_own_optimizer_and_schedule(schedule: str, every: str) -> None:
+    plain, ours = net(), net()
+    optimizer, made = adamw(plain), adamw(ours)
+    torch.manual_seed(5)
+    assert loop(plain, optimizer, loader(), SCHEDULES[schedule](optimizer), every == "batch") == [6] * EPOCHS
+    link = FakeLink(EPOCHS)
+    prepared = worker_of(link).prepare(ours, made, loader(), SCHEDULES[schedule](made), scheduler_every=every)
+    link.store.epoch_samples = SAMPLES
+    torch.manual_seed(5)
+    assert loop(*prepared, every == "batch") == [6] * EPOCHS
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, ours.state_dict()[name]), name
+    assert [group["lr"] for group in link.store.optimizer.param_groups] == [
+        group["lr"] for group in optimizer.param_groups
+    ]
+
+
+def test_a_schedule_crosses_to_another_process_without_the_optimizer_that_it_was_made_for() -> None:
+    model = nn.Linear(1000, 1000)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
+    crossed = pickle.dumps(Transplant(in_sequence(optimizer)))
+    assert len(crossed) < 10_000
+    other = torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(1))], "initial_lr": 0.4, "lr": 0.04}], lr=1.0)
+    schedule = pickle.loads(crossed)(other)
+    for _ in range(5):
+        other.step()
+        schedule.step()
+        optimizer.step()
+    assert schedule.optimizer is other and other.param_groups[0]["lr"] > 0.3
+
+
+def test_what_is_left_of_an_epoch_is_pushed_without_the_first_batch_of_the_next() -> None:
+    """Accumulation over four batches, of which an epoch has six: the last push of an epoch is made of two."""
+    link, model = FakeLink(EPOCHS), net()
+    worker = worker_of(link)
+    _, optimizer, batches = worker.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader())
+    assert len(batches) == 6 and len(batches.dataset) == SAMPLES
+    for epoch in range(EPOCHS):
+        for number, (x, y) in enumerate(batches, 1):
+            assert worker.epoch == epoch
+            F.cross_entropy(model(x), y).backward()
+            if number % 4 == 0 or number == len(batches):
+                optimizer.step()
+                optimizer.zero_grad()
+        assert worker.epoch == epoch
+    assert [each.samples for each in link.pushed] == [16, 8] * EPOCHS
+    assert list(batches) == []
+
+
+def test_what_a_loop_accumulated_and_did_not_step_with_is_pushed_at_the_end_of_the_epoch() -> None:
+    link, model = FakeLink(EPOCHS), net()
+    worker = worker_of(link)
+    _, optimizer, batches = worker.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader())
+    for _ in range(EPOCHS):
+        for number, (x, y) in enumerate(batches, 1):
+            F.cross_entropy(model(x), y).backward()
+            if number % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert [each.samples for each in link.pushed] == [16, 8] * EPOCHS
+
+
+def test_a_gradient_is_not_pushed_again_where_the_last_batch_of_an_epoch_had_none() -> None:
+    link, model = FakeLink(1), net()
+    _, optimizer, batches = worker_of(link).prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader())
+    for number, (x, y) in enumerate(batches, 1):
+        if number == 6:
+            continue  # the gradient of the fifth is still there
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert len(link.pushed) == 5
+
+
+def test_a_model_that_lives_in_the_segment_is_saved_alone() -> None:
+    model = net()
+    worker_of(FakeLink()).prepare(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    written = io.BytesIO()
+    torch.save(model.state_dict(), written)  # parameters of 32 and a count of 64 bits, of the same segment
+    written.seek(0)
+    for name, tensor in torch.load(written).items():
+        assert torch.equal(tensor, model.state_dict()[name]) and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def made(momentum: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(3, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+
+
+def stepped() -> tuple[Any, ...]:
+    model, optimizer = made(momentum=0.9)
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def of_another() -> tuple[Any, ...]:
+    return (*made(), lr_scheduler.StepLR(made()[1], 1))
+
+
+def scheduled() -> tuple[Any, ...]:
+    model, optimizer = made()
+    return model, optimizer, lr_scheduler.StepLR(optimizer, 1)
+
+
+@pytest.mark.parametrize(
+    ("things", "options", "message"),
+    [
+        (lambda: (made()[0],), {}, "no optimizer"),
+        (lambda: (made()[1],), {}, "no model"),
+        (lambda: (*made(), loader(), loader()), {}, "more than one loader; give only the loader that is trained from"),
+        (lambda: (*made(), 3), {}, "got a int; it takes a model"),
+        (stepped, {}, "has made steps already"),
+        (of_another, {"scheduler_every": "epoch"}, "not one of the optimizer that came with it"),
+        (scheduled, {}, "did not say how often the scheduler steps"),
+        (scheduled, {"scheduler_every": "step"}, "said 'step' for how often the scheduler steps"),
+        (scheduled, {"scheduler_every": "batch"}, "needs a loader with a batch_size"),
+    ],
+)
+def test_what_cannot_be_prepared_is_told_in_a_sentence(things: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        worker_of(FakeLink()).prepare(*things(), **options)
+
+
+# -- the script of docs/migrating.md --
+
+
+def test_the_converted_script_differs_in_six_lines_and_the_page_shows_them() -> None:
+    plain, converted = ((ROOT / f"examples/{name}_training.py").read_text() for name in ("plain", "converted"))
+    lines = list(difflib.unified_diff(plain.splitlines(), converted.splitlines(), n=0, lineterm=""))[2:]
+    changed = [line for line in lines if line[0] in "+-" and line[1:].strip()]
+    assert len([line for line in changed if line[0] == "+"]) == 6
+    assert len([line for line in changed if line[0] == "-"]) == 2  # each of them was replaced
+    page = (ROOT / "docs/migrating.md").read_text()
+    assert "\n".join(changed) in page
