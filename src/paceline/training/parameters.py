@@ -82,7 +82,7 @@ class ParameterStore:
         if why:
             return None, why
         if self._scheduler is not None:
-            self.optimizer.step()  # without a gradient it does nothing, and no schedule complains that it came first
+            self._bare_step()  # without a gradient it does nothing, and no schedule complains that it came first
         return Correction(self.flat, self.layout, spec, self.optimizer, options.lr_scaling), ""
 
     @property
