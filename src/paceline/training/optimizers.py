@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -41,6 +43,7 @@ def make_optimizer(spec: OptimizerSpec, members: Iterable[tuple[int, nn.Paramete
     groups: list[dict[str, Any]] = [{"params": [], **options} for _, options in spec.groups]
     for group, tensor in members:
         groups[group]["params"].append(tensor)
+    _leave_the_compiler_out()
     try:
         optimizer = spec.kind(groups, **spec.arguments)
     except (TypeError, ValueError) as problem:
@@ -52,13 +55,16 @@ def make_optimizer(spec: OptimizerSpec, members: Iterable[tuple[int, nn.Paramete
 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
     """Its step without torch's wrapping (a label for the profiler, hooks), which takes longer than the step of a small
-    model does. Where something may lean on the wrapping, as schedulers do, it stays."""
-    kind = type(optimizer)
-    if kind not in ELEMENTWISE or "step" in vars(optimizer) or optimizer.defaults.get("differentiable"):
+    model does. Where something may lean on the wrapping it stays."""
+    kind, own = type(optimizer), vars(optimizer).get("step")
+    counted = hasattr(own, "_wrapped_by_lr_sched")  # a scheduler only wants to know whether there was a step
+    if kind not in ELEMENTWISE or (own is not None and not counted) or optimizer.defaults.get("differentiable"):
+        warm_up()
         return optimizer.step
     bare = inspect.unwrap(kind.step)
 
     def step() -> None:
+        optimizer._opt_called = True  # type: ignore[attr-defined]
         with torch.no_grad():
             bare(optimizer)
 
@@ -137,6 +143,17 @@ def _words(value: Any) -> str:
             return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
+def _leave_the_compiler_out() -> None:
+    """torch asks its compiler to keep away from these methods, and loads it to say so: two seconds' worth of modules,
+    and nobody compiles here. Where torch does it another way, it loads them."""
+    if "torch._dynamo" in sys.modules:
+        return
+    for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
+        plain = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if plain is not None:
+            setattr(plain, "__dynamo_disable", plain)
+
+
 def warm_up() -> None:
-    """Make an optimizer once: the first one of a process loads two seconds' worth of modules."""
-    torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    """Load what torch's own steps need: two seconds' worth of modules."""
+    importlib.import_module("torch._dynamo")

@@ -6,7 +6,6 @@ here is only when to measure, when to evaluate, and when the run is over.
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -65,7 +64,6 @@ from paceline.runtimes.local.starting import Announcer, Stage, in_words
 from paceline.runtimes.local.surroundings import name_of_main
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
-from paceline.training.optimizers import warm_up
 
 OWN_PAUSE = 1.0  # seconds
 
@@ -172,7 +170,6 @@ class LocalServer:
         self.loop.watch(self._launcher.zygote, self._launcher.zygote.hear)
         self._driver.start()
         self._evaluations.start()
-        threading.Thread(target=warm_up, daemon=True).start()  # while the loop looks after processes that start
         if self._control is not None:
             self.loop.watch(self._control, self._receive_control)
         while not (self.loop.interrupted or self.stop_wanted or self.lifecycle.over):
