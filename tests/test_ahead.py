@@ -6,7 +6,7 @@ import pytest
 from lifecycle_group import LifecycleGroup
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import GradientArrived, Unit, UnitsReturned
+from paceline.core.messages import GradientArrived, Record, Unit, UnitsReturned
 from paceline.lifecycle.messages import GradientPushed, Interrupt, Lease, Place, Release, WorkDropped, WorkRequested
 from paceline.lifecycle.samples import Samples
 from paceline.lifecycle.seats import Seat, State
@@ -169,3 +169,53 @@ def test_the_places_of_workers_follow_who_is_here() -> None:
     assert [lifecycle.place_of(seat) for seat in (0, 2, 3, 4)] == [Place(rank, 4) for rank in range(4)]
     group.finish_all()
     group.check_end()
+
+
+# -- gradients of several batches --
+
+
+class Gathering:
+    """Two workers under BSP, each of whose gradients is made of two batches."""
+
+    def __init__(self, ahead: int) -> None:
+        self.work = Work(64, 2, ahead=ahead)
+        self.group = LifecycleGroup("bsp", 2)
+        self.has = {0: 0, 1: 0}
+        self.computed: list[tuple[int, tuple[int, ...]]] = []
+
+    def send(self, event: WorkRequested | GradientPushed) -> None:
+        for output in self.group.lifecycle.handle(event, 1.0):
+            if isinstance(output, Lease | Release):
+                self.has[output.seat] += (output.unit is not None) + len(output.ahead)
+            elif isinstance(output, Record) and isinstance(output.event, GradientArrived):
+                worker, units = output.event.gradient.worker, output.event.units
+                self.computed.append((worker, tuple(unit.begin for unit in units)))
+
+
+def gathered(order: tuple[int, int], ahead: int) -> list[tuple[int, tuple[int, ...]]]:
+    """What they compute if they come in this order."""
+    run = Gathering(ahead)
+    for seat in order:
+        run.group.act("enter", seat)
+    for number in range(1, 9):
+        for seat in order * 2:
+            if run.has[seat] < 2:
+                run.send(WorkRequested(seat, run.work))
+        for seat in order:
+            run.has[seat] -= 2
+            run.send(GradientPushed(seat, number, 4, 2))
+    return sorted(run.computed, key=lambda pair: (pair[1], pair[0]))
+
+
+def test_under_bsp_gradients_of_several_batches_do_not_hang_on_who_is_first_either() -> None:
+    histories = [gathered(order, ahead) for order in ((0, 1), (1, 0)) for ahead in (0, 1, 4)]
+    assert all(history == histories[0] for history in histories)
+    assert histories[0][:4] == [(0, (0, 4)), (1, (2, 6)), (0, (8, 12)), (1, (10, 14))]
+
+
+def test_one_that_has_pushed_is_not_kept_waiting_by_those_that_have_not() -> None:
+    group = begun("asp", 2, Work(20, 2))
+    group.act("push", 0)
+    outputs = group.lifecycle.handle(WorkRequested(0, Work(20, 2)), 5.0)
+    assert outputs == [Lease(0, Unit(0, 6, 8))], "the other is at its first gradient"
+    assert group.lifecycle.handle(WorkRequested(1, Work(20, 2)), 6.0) == [Lease(1, Unit(0, 8, 10))]

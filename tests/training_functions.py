@@ -390,7 +390,7 @@ def dies_with_loaders(worker: Worker, directory: str) -> None:
     """Worker 1 is killed while its loader processes, which are stopped, have batches of the next steps."""
     net = model()
     optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.1)
-    where = Path(directory)
+    where, before = Path(directory), worker.workers
     died = where / "died"
     for number, (x, y) in enumerate(worker.batches(data(), batch_size=2, num_workers=2)):
         push(optimizer, F.cross_entropy(net(x), y))
@@ -401,7 +401,6 @@ def dies_with_loaders(worker: Worker, directory: str) -> None:
             write(died, {"loaders": loaders, "method": multiprocessing.get_start_method()})
             os.kill(os.getpid(), signal.SIGKILL)
         if worker.index == 0 and number == 2:
-            before = worker.workers
             wait_for(died)
     if worker.index == 0:
         write(where / "places", [before, worker.rank, worker.workers])
