@@ -208,15 +208,10 @@ def run_worker(descriptors: Descriptors, assignment: Assignment) -> None:
         kept=None if assignment.kept is None else unpacked(assignment.kept),
     )
     try:
-        problem = _problem_of(f"worker {index}", lambda: _train(_parcel(descriptors)[0], worker))
-        link.send(Finished() if problem is None else problem)
+        problem = _problem_of(f"worker {index}", lambda: _parcel(descriptors)[0](worker))
+        link.send(Finished(worker.unused) if problem is None else problem)
     except Stopped:
         return
-
-
-def _train(train: Callable[..., Any], worker: Worker) -> None:
-    train(worker)
-    worker.finish()
 
 
 def run_evaluator(descriptors: Descriptors, assignment: Assignment) -> None:

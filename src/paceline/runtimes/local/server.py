@@ -127,6 +127,7 @@ class LocalServer:
         self._began: float | None = None
         self._looked_at = 0.0
         self._hears_last_words = False
+        self._unused: dict[int, int] = {}  # by seat: batches that it took without ever calling step
         self._stopped_since: dict[int, float] = {}  # by seat
         self._evaluations = Evaluations(launcher, self.loop, self._note_evaluation, evaluate_every)
         self._checkpoints = None if checkpoints is None else Checkpoints(checkpoints, self.lifecycle, self.port)
@@ -155,10 +156,24 @@ class LocalServer:
             self._turn(self._patience())
             self._look_at_the_clock()
         self._hear_last_words()
+        self._complain_of_unused_batches()
         self.ended_at = self.now
         if self.port.aggregation is not None:
             self._gauge.measure(self.port.store, self.lifecycle, self.ended_at)
             self._evaluate_the_last(self.ended_at)
+
+    def _complain_of_unused_batches(self) -> None:
+        """Somebody took batches and never called step. Others may have done the work: that is only said."""
+        for seat, batches in self._unused.items():
+            if not batches:
+                continue
+            said = (
+                f"worker {seat} took {batches:,} batches and never called optimizer.step(): call it after backward(),"
+                " on the optimizer that worker.optimizer returned"
+            )
+            if self.port.store.version == 0:
+                raise ConfigurationError(said)
+            warnings.warn(said, stacklevel=2)
 
     def _hear_last_words(self) -> None:
         """Somebody interrupted the run: let everybody push once more, and tell what only it knows, so that the run can
@@ -297,7 +312,8 @@ class LocalServer:
             case Enter(layout, optimizer, state):
                 self.port.take_model(seat, layout, optimizer, state)
                 self._deliver(ModelArrived(seat))
-            case Finished():
+            case Finished(unused):
+                self._unused[seat] = unused
                 self._deliver(ProcessFinished(seat))
             case Failed():
                 self._fail(seat, message)
