@@ -195,9 +195,9 @@ def test_one_epoch_if_nothing_is_said_and_a_step_is_a_round() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 0}, "steps is 0; it must be a number, at least 1"),
-        ({"samples": "many"}, "samples is 'many'; it must be a number, at least 1"),
-        ({"epochs": True}, "epochs is True; it must be a number"),
+        ({"steps": 0}, "steps is 0; it must be at least 1"),
+        ({"samples": "many"}, "samples is 'many'; it must be a whole number"),
+        ({"epochs": True}, "epochs is True; it must be a whole number"),
         ({"budget": 0}, "budget is 0; it must be a number of seconds above 0"),
         ({"budget": float("inf")}, "budget is inf; it must be a number of seconds"),
         ({"budget": "1h"}, "budget is '1h'; it must be a number of seconds"),

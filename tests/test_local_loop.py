@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import subprocess
 import sys
@@ -123,12 +124,13 @@ def test_a_run_may_begin_with_what_another_optimizer_knew() -> None:
     x, y = functions.data().tensors
     for indices in torch.arange(functions.SAMPLES).split(9):
         functions.step(other, before, x[indices], y[indices])
+    state = copy.deepcopy(before.state_dict())
     optimizer = optim.AdamW(net.parameters(), lr=0.01)
     optimizer.load_state_dict(before.state_dict())
     optimizer.param_groups[0]["lr"] = 0.01
     for indices in order_of(len(x), 0, 0).split(functions.BATCH):
         functions.step(net, optimizer, x[indices], y[indices])
-    result = launch(partial(functions.begin_with_a_state, state=before.state_dict()), workers=1)
+    result = launch(partial(functions.begin_with_a_state, state=state), workers=1)
     assert all(torch.equal(result.model_state[key], tensor) for key, tensor in net.state_dict().items())
 
 

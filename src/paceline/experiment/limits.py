@@ -25,8 +25,10 @@ class Limits(NamedTuple):
 def limits_of(epochs: int | None, steps: int | None, samples: int | None, budget: float | None) -> Limits:
     """One epoch, if nothing is said. ConfigurationError if a limit is impossible."""
     for what, value in (("epochs", epochs), ("steps", steps), ("samples", samples)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ConfigurationError(f"{what} is {value!r}; it must be a number, at least 1")
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise ConfigurationError(f"{what} is {value!r}; it must be a whole number")
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{what} is {value}; it must be at least 1")
     if budget is not None and (not isinstance(budget, int | float) or not 0 < budget < math.inf):
         raise ConfigurationError(f"budget is {budget!r}; it must be a number of seconds above 0")
     if epochs is None and steps is None and samples is None and budget is None:

@@ -60,7 +60,7 @@ def _check_samples(lifecycle: Lifecycle) -> None:
     undecided = sum(unit.samples for arrived in pending for unit in arrived.units)
     _same("samples of pending gradients", ledger.undecided, undecided)
     total = ledger.applied + ledger.dropped + ledger.undecided + ledger.leased + ledger.returned
-    _same("samples that were given out", total, ledger.given)
+    _same("samples of all epochs", total, ledger.given)
     holders = [worker for worker in ledger.workers if worker not in lifecycle.members]
     _same("workers that hold work and are no members", holders, [])
 

@@ -285,13 +285,10 @@ class Worker:
                 " optimizer.step(): call it after backward(), on the optimizer that worker.optimizer returned"
             )
 
-    def finish(self) -> None:
-        """The user's function has returned: see that it trained at all."""
-        if self._batches and not self._iteration and not self._dropped:
-            raise ConfigurationError(
-                f"worker {self.index} took {self._batches:,} batches and never called optimizer.step(): call it after"
-                " backward(), on the optimizer that worker.optimizer returned"
-            )
+    @property
+    def unused(self) -> int:
+        """Batches that it took, if it never called step."""
+        return 0 if self._iteration or self._dropped else self._batches
 
     @property
     def rates(self) -> Sequence[float]:

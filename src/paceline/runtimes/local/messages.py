@@ -73,7 +73,7 @@ class Log(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    pass
+    unused: int = 0  # batches that it took, if it never called step
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

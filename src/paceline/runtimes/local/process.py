@@ -253,12 +253,11 @@ def _work(given: Given, letter: Letter) -> None:
         train = _functions(given, letter)[0]
         link.send(Running())
         train(worker)
-        worker.finish()
 
     try:
         problem = _problem_of(f"worker {index}", act)
         worker.send_log()
-        link.send(Finished() if problem is None else problem)
+        link.send(Finished(worker.unused) if problem is None else problem)
     except Stopped:
         return
 

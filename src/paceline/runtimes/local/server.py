@@ -136,6 +136,7 @@ class LocalServer:
         self._hears_last_words = False
         self._somebody_ended = False  # meanwhile
         self._ended_as_stopped: set[int] = set()  # seats
+        self._unused: dict[int, int] = {}  # by seat: batches that it took without ever calling step
         self._stopped_since: dict[int, float] = {}  # by seat
         self._evaluations = Evaluations(launcher, self.loop, self._note_evaluation, evaluate_every)
         self._checkpoints = (
@@ -178,10 +179,24 @@ class LocalServer:
         self._hear_last_words()
         if self.stop_wanted:
             self._dismiss_all()
+        self._complain_of_unused_batches()
         self.ended_at = self.now
         if self.port.aggregation is not None:
             self._gauge.measure(self.port.store, self.lifecycle, self.ended_at)
             self._evaluate_the_last(self.ended_at)
+
+    def _complain_of_unused_batches(self) -> None:
+        """Somebody took batches and never called step. Others may have done the work: that is only said."""
+        for seat, batches in self._unused.items():
+            if not batches:
+                continue
+            said = (
+                f"worker {seat} took {batches:,} batches and never called optimizer.step(): call it after backward(),"
+                " on the optimizer that worker.optimizer returned"
+            )
+            if self.port.store.version == 0:
+                raise ConfigurationError(said)
+            warnings.warn(said, stacklevel=2)
 
     def _hear_last_words(self) -> None:
         """Somebody ends the run: let everybody push once more, and tell what only it knows, so that the run can go on
@@ -352,7 +367,8 @@ class LocalServer:
             case Enter(layout, optimizer, state):
                 self.port.take_model(seat, layout, optimizer, state)
                 self._deliver(ModelArrived(seat))
-            case Finished():
+            case Finished(unused):
+                self._unused[seat] = unused
                 self._deliver(ProcessFinished(seat))
             case Failed():
                 self._fail(seat, message)
