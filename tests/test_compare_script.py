@@ -59,7 +59,10 @@ def loop(
     """A user's loop. `gathers`: batches of one step; `spoils`: every so many gradients one is not finite."""
     model = net(plain=plain)
     optimizer = worker.optimizer(model, kind, **({"lr": 0.1} | options))
-    batches = worker.batches(DataLoader(DATA, BATCH, shuffle=True)) if own else worker.batches(DATA, BATCH)
+    leased = worker.batches(DATA, BATCH)
+    batches = worker.batches(DataLoader(DATA, BATCH, shuffle=True), sharding="own") if own else leased
+        worker.batches(DataLoader(DATA, BATCH, shuffle=True), sharding="own") if own else worker.batches(DATA, BATCH)
+    )
     for number, (x, y) in enumerate(batches, 1):
         loss = F.cross_entropy(model(x), y) * (float("nan") if spoils and number % spoils == 0 else 1.0)
         loss.backward()

@@ -16,7 +16,8 @@ import training_functions as functions
 from record_keeper import RecordKeeper
 
 from paceline.core.messages import InterruptWorker, Record, WorkerJoined, WorkerLeft
-from paceline.experiment.training import SilentWorkerWarning, launch
+from paceline.experiment.collector import SilentWorkerWarning
+from paceline.experiment.training import launch
 from paceline.recording.observer import Observer
 from paceline.runtimes.local.port import WorkerFailedError, WorkerFailedWarning
 

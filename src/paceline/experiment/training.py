@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +16,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.messages import NO_CORRECTION_EXPECTED, Record, UpdateRule, WorkerSuspected
 from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
+from paceline.experiment.collector import Collector
 from paceline.experiment.given import check_given
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.limits import limits_of
@@ -44,46 +43,6 @@ from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
 from paceline.training.task import Task
 from paceline.training.worker import Worker
-
-
-class _Collector(Observer):
-    def __init__(self, *, tells: bool = True) -> None:
-        """`tells`: say on stderr that a worker died; somebody else does not."""
-        self.evaluations: list[Evaluation] = []
-        self.failures: list[Failure] = []
-        self._tells = tells
-
-    def begun(self, rule: UpdateRule) -> None:
-        warn_if_not_corrected(rule)
-        warn_of_doubt(rule)
-
-    def observe(self, record: Record) -> None:
-        if isinstance(record.event, WorkerSuspected):
-            warnings.warn(str(record.event), SilentWorkerWarning, stacklevel=2)
-
-    def evaluated(self, evaluation: Evaluation) -> None:
-        self.evaluations.append(evaluation)
-
-    def worker_failed(self, failure: Failure) -> None:
-        self.failures.append(failure)
-        if self._tells:
-            print(f"paceline: {failure}", file=sys.stderr, flush=True)
-
-
-class SilentWorkerWarning(UserWarning):
-    """A worker has been silent for longer than is usual for it."""
-
-
-def warn_of_doubt(rule: UpdateRule) -> None:
-    """An optimizer that the policy does not know."""
-    if rule.doubt:
-        warnings.warn(rule.doubt, stacklevel=2)
-
-
-def warn_if_not_corrected(rule: UpdateRule) -> None:
-    """Stale gradients that nobody expects to be applied as they are."""
-    if rule.correction == "none" and rule.why not in NO_CORRECTION_EXPECTED:
-        warnings.warn(f"stale gradients are applied as they are: {rule.why}", stacklevel=2)
 
 
 def launch(
@@ -210,7 +169,7 @@ def launch(
             kept=told.get(index),
         )
 
-    metrics, collector = RunMetrics(), _Collector(tells=not any(observer.tells for observer in observers))
+    metrics, collector = RunMetrics(), Collector(tells=not any(observer.tells for observer in observers))
     caller = CallbackCaller(callbacks)
     with ExitStack() as stack:
         resumed = None if checkpoint is None else checkpoint.facts
@@ -289,7 +248,7 @@ def _checkpoint_options(files: RunFiles, every: Interval, keep: int, configurati
     return CheckpointOptions(files.directory / CHECKPOINTS, every, keep, facts)
 
 
-def _catch_up(run_dir: Path, metrics: RunMetrics, collector: _Collector) -> None:
+def _catch_up(run_dir: Path, metrics: RunMetrics, collector: Collector) -> None:
     """What happened before the run was resumed is part of its summary."""
     for record in Trace(trace_in(run_dir), allow_cut_off=True):
         metrics.observe(record)
@@ -300,7 +259,7 @@ def _catch_up(run_dir: Path, metrics: RunMetrics, collector: _Collector) -> None
 
 def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
     """The result of a run that had come to its end."""
-    metrics, collector, facts = RunMetrics(), _Collector(), checkpoint.facts
+    metrics, collector, facts = RunMetrics(), Collector(), checkpoint.facts
     _catch_up(run_dir, metrics, collector)
     samples = Samples(facts.epochs)
     samples.resume(facts.lifecycle.samples)
@@ -317,7 +276,7 @@ def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
 
 
 def _finish(
-    server: LocalServer, run: Run, metrics: RunMetrics, collector: _Collector, files: RunFiles | None
+    server: LocalServer, run: Run, metrics: RunMetrics, collector: Collector, files: RunFiles | None
 ) -> RunResult | None:
     """Stop all processes, and put together and write what there is; None: the group had not begun."""
     server.stop()

@@ -13,8 +13,9 @@ from torch import Tensor
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import PacelineError
 from paceline.core.messages import UpdateApplied
+from paceline.experiment.collector import warn_if_not_corrected
+from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, worker_speeds
-from paceline.experiment.training import RunResult, warn_if_not_corrected
 from paceline.experiment.virtual_training import VirtualEvaluations, end_of, refuse_diverged
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.policies import Policy

@@ -9,8 +9,9 @@ import torch
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
+from paceline.experiment.collector import warn_if_not_corrected, warn_of_doubt
+from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import Simulation, policy_for, run_end, simulated_workers, worker_speeds
-from paceline.experiment.training import RunResult, warn_if_not_corrected, warn_of_doubt
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.lifecycle.plan import plan_of
 from paceline.lifecycle.work import NO_LIMIT

@@ -31,7 +31,7 @@ from paceline.lifecycle.messages import (
     WorkRequested,
 )
 from paceline.lifecycle.resumption import resume
-from paceline.lifecycle.seats import Seat, State
+from paceline.lifecycle.seats import State
 from paceline.lifecycle.silence import Patience
 from paceline.lifecycle.work import NO_LIMIT, Limit
 from paceline.recording.observer import Observer
@@ -60,8 +60,7 @@ from paceline.runtimes.local.messages import (
     ToServer,
 )
 from paceline.runtimes.local.port import LocalPort, WorkerFailedError, WorkerFailedWarning
-from paceline.runtimes.local.starting import Announcer, Stage, in_words
-from paceline.runtimes.local.surroundings import name_of_main
+from paceline.runtimes.local.starting import Start
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
 
@@ -112,7 +111,6 @@ class LocalServer:
                 self.lifecycle.staffing.wanted = workers
         self.loop = Loop()
         self._launcher = launcher
-        self._announcer, self._asked_at, self._running = Announcer(), clock(), set[int]()
         self._gauge = Gauge(observers, epochs)
         self.port = LocalPort(
             self.lifecycle,
@@ -124,6 +122,7 @@ class LocalServer:
             begun=self._note_begin,
             resumed=resumed,
         )
+        self._start = Start(self.lifecycle, launcher, self.port.processes, clock())
         self.ended_at: float | None = None
         self.evaluation_problem = ""  # why the last state could not be evaluated
         self._driver = Driver(self.lifecycle, self.port, observers)
@@ -235,28 +234,13 @@ class LocalServer:
             self._budget = None
             self._deliver(EndRequested())
         if self.port.aggregation is None:
-            self._say_how_far_the_start_is()
+            if line := self._start.news(self._clock()):
+                self._gauge.starting(line)
         else:
             self._evaluations.ask_if_due(self.port.store, self.port.replicas, now)
             self._gauge.measure_if_due(self.port.store, self.lifecycle, now)
             if self._checkpoints is not None:
                 self._checkpoints.look(now)
-
-    def _say_how_far_the_start_is(self) -> None:
-        stages = [self._stage(seat) for seat in self.lifecycle.active]
-        line = self._announcer.news(self._clock() - self._asked_at, in_words(stages, name_of_main()))
-        if line:
-            self._gauge.starting(line)
-
-    def _stage(self, seat: Seat) -> Stage:
-        if seat.state is not State.STARTING:
-            return Stage.READY
-        if seat.index in self._running:
-            return Stage.RUNNING
-        process = self.port.processes.get(seat.index)
-        if process is not None and process.process.pid is not None:
-            return Stage.IMPORTING
-        return Stage.QUEUED if self._launcher.zygote.is_ready else Stage.WAITING
 
     def _note_own_pause(self, now: float) -> None:
         """A turn that took much longer than it may: this process stood still, and nobody can be blamed for that."""
@@ -379,7 +363,7 @@ class LocalServer:
         """What nothing has to be decided about."""
         match message:
             case Running():
-                self._running.add(seat)
+                self._start.running.add(seat)
             case Kept(state):
                 self.port.take_word(seat, state)
             case Log(figures):

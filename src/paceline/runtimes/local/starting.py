@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
+
+from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.seats import Seat, State
+from paceline.runtimes.local.launcher import Launcher, Started
+from paceline.runtimes.local.surroundings import name_of_main
 
 PATIENCE = 2.0  # seconds after which something is said, and between two lines
 
@@ -46,3 +51,30 @@ class Announcer:
             return ""
         self._due, self._said = seconds + PATIENCE, line
         return line
+
+
+class Start:
+    """Of a group, from when its processes are asked for."""
+
+    def __init__(self, lifecycle: Lifecycle, launcher: Launcher, processes: Mapping[int, Started], now: float) -> None:
+        self.running: set[int] = set()  # seats whose process has come to the user's function
+        self._lifecycle = lifecycle
+        self._launcher = launcher
+        self._processes = processes
+        self._asked_at = now
+        self._announcer = Announcer()
+
+    def news(self, now: float) -> str:
+        """How far it is, if that is to be said now."""
+        stages = [self._stage(seat) for seat in self._lifecycle.active]
+        return self._announcer.news(now - self._asked_at, in_words(stages, name_of_main()))
+
+    def _stage(self, seat: Seat) -> Stage:
+        if seat.state is not State.STARTING:
+            return Stage.READY
+        if seat.index in self.running:
+            return Stage.RUNNING
+        process = self._processes.get(seat.index)
+        if process is not None and process.process.pid is not None:
+            return Stage.IMPORTING
+        return Stage.QUEUED if self._launcher.zygote.is_ready else Stage.WAITING
