@@ -61,8 +61,6 @@ def loop(
     optimizer = worker.optimizer(model, kind, **({"lr": 0.1} | options))
     leased = worker.batches(DATA, BATCH)
     batches = worker.batches(DataLoader(DATA, BATCH, shuffle=True), sharding="own") if own else leased
-        worker.batches(DataLoader(DATA, BATCH, shuffle=True), sharding="own") if own else worker.batches(DATA, BATCH)
-    )
     for number, (x, y) in enumerate(batches, 1):
         loss = F.cross_entropy(model(x), y) * (float("nan") if spoils and number % spoils == 0 else 1.0)
         loss.backward()
