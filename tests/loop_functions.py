@@ -74,7 +74,7 @@ def train_until_the_time_is_over(worker: Worker, own: bool) -> None:
     plateau = partial(lr_scheduler.ReduceLROnPlateau, patience=0, factor=0.5, threshold=10.0)
     optimizer = worker.optimizer(net, optim.SGD, lr=0.1, momentum=0.5, scheduler=plateau)
     seen = set()
-    for x, y in worker.batches(DataLoader(data(), BATCH)) if own else worker.batches(data(), BATCH):
+    for x, y in worker.batches(DataLoader(data(), BATCH), sharding="own") if own else worker.batches(data(), BATCH):
         seen.add(optimizer.param_groups[0]["lr"])
         step(net, optimizer, x, y)
         assert optimizer.state_dict()["param_groups"][0]["momentum"] == 0.5

@@ -443,7 +443,7 @@ def test_batches_of_ones_own_end_when_it_is_enough() -> None:
     link = FakeLink(epochs=None)
     worker = worker_of(link)
     optimizer = worker.optimizer(model, optim.SGD, lr=0.1)
-    for number, (x, y) in enumerate(worker.batches(DataLoader(data(), BATCH)), start=1):
+    for number, (x, y) in enumerate(worker.batches(DataLoader(data(), BATCH), sharding="own"), start=1):
         assert worker.epoch == (number - 1) // 6
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
