@@ -17,6 +17,7 @@ from paceline.experiment.limits import Limits, limits_of
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import EndRequested, SizeRequested
 from paceline.lifecycle.plan import plan_of
+from paceline.lifecycle.samples import Samples
 from paceline.lifecycle.work import NO_LIMIT, LedgerState, Limit, Work, WorkLedger
 
 DYNAMIC, STATIC = Work(11, 2), Work(11, 2, "static")
@@ -85,12 +86,46 @@ def test_a_closed_ledger_gives_nothing_out_not_even_again() -> None:
         (Work(22, 4), None, Limit(samples=29), 2, DataOpened(22, None, 29, 4)),
         (Work(22, 4), 1, Limit(samples=29), 2, DataOpened(22, 1, 22, 3)),
         (Work(22, 4), None, NO_LIMIT, 2, DataOpened(22, None)),
+        (
+            Work(6, 1, whole=22),
+            2,
+            NO_LIMIT,
+            4,
+            DataOpened(6, 2, 44, 3, 22),
+        ),  # six batches of 22 samples
     ],
 )
 def test_how_much_work_there_will_be(
     work: Work, epochs: int | None, limit: Limit, workers: int, expected: DataOpened
 ) -> None:
     assert plan_of(work, epochs, limit, workers) == expected
+
+
+def test_whole_batches_count_as_equal_where_samples_are_limited() -> None:
+    assert Limit(3, 20).of(Work(22, 4)) == Limit(3, 20)
+    assert Limit(3, 20).of(Work(6, 1, whole=24)) == Limit(3, 5)
+    assert Limit(batches=3).of(Work(6, 1, whole=24)) == Limit(batches=3)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "limit", "work", "expected"),
+    [
+        (3, NO_LIMIT, Work(10, 4), 30),
+        (3, Limit(samples=25), Work(10, 4), 25),
+        (None, Limit(samples=25), Work(10, 4), 25),
+        (3, Limit(batches=4), Work(10, 4), None),
+        (None, NO_LIMIT, Work(10, 4), None),  # a budget ends it
+        (3, NO_LIMIT, Work(3, 1, whole=10), None),
+        (3, NO_LIMIT, None, None),  # batches of the workers' own
+    ],
+)
+def test_how_many_samples_were_asked_for(
+    epochs: int | None, limit: Limit, work: Work | None, expected: int | None
+) -> None:
+    samples = Samples(epochs, limit)
+    if work is not None:
+        samples.open(work, 0, [], 1)
+    assert samples.asked == expected
 
 
 # -- the group --

@@ -108,8 +108,8 @@ def launch(
     resume             the directory of a run to go on with, or "auto": the run in `run_dir`, if there is one
     group              all of that about workers and speeds in one object
     callbacks          objects of paceline.Callback: they hear what happens, and may stop the run
-    live               show a table of the group while it trains; None: in a notebook only
     observers          objects of paceline.recording.observer.Observer: they see every decision
+    live               show a table of the group while it trains; None: in a notebook only
     origin             what to write down of the command that asks
 
     Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt. Wrong input is a

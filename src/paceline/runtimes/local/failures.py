@@ -1,9 +1,12 @@
-"""Why a worker died, in words."""
+"""Why a worker died, or did nothing, in words."""
 
 from __future__ import annotations
 
 import signal
+import warnings
+from collections.abc import Mapping
 
+from paceline.core.errors import ConfigurationError
 from paceline.recording.progress_log import Failure
 
 HINTS = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a segmentation fault)"}
@@ -34,3 +37,18 @@ def _signal_of(exit_code: int | None) -> str:
         return ""
     known = {number.value: number.name for number in signal.Signals}
     return known.get(-exit_code, f"signal {-exit_code}")
+
+
+def complain_of_unused_batches(unused: Mapping[int, int], *, trained: bool) -> None:
+    """`unused`: by worker, the batches that it took without ever calling step. If others have `trained`, that is only
+    said."""
+    for worker, batches in unused.items():
+        if not batches:
+            continue
+        said = (
+            f"worker {worker} took {batches:,} batches and never called optimizer.step(): call it after backward(), on"
+            " the optimizer that worker.optimizer returned"
+        )
+        if not trained:
+            raise ConfigurationError(said)
+        warnings.warn(said, stacklevel=2)

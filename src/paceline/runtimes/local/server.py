@@ -41,7 +41,7 @@ from paceline.runtimes.local.channel import ClosedError
 from paceline.runtimes.local.checkpoints import CheckpointOptions, Checkpoints
 from paceline.runtimes.local.control import Control
 from paceline.runtimes.local.evaluator import EvaluationFailedError, Evaluations
-from paceline.runtimes.local.failures import cause_of, died, raised
+from paceline.runtimes.local.failures import cause_of, complain_of_unused_batches, died, raised
 from paceline.runtimes.local.gauge import TICK, Gauge
 from paceline.runtimes.local.launcher import LAUNCHED_BY_A_WORKER, Launcher, Started
 from paceline.runtimes.local.loop import Loop
@@ -61,6 +61,7 @@ from paceline.runtimes.local.messages import (
 )
 from paceline.runtimes.local.port import LocalPort, WorkerFailedError, WorkerFailedWarning
 from paceline.runtimes.local.starting import Start
+from paceline.runtimes.local.stopped import StoppedProcesses
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
 
@@ -134,15 +135,12 @@ class LocalServer:
         self.stop_wanted = False  # before all is done, by somebody in this process; may be set at any time
         self._hears_last_words = False
         self._somebody_ended = False  # meanwhile
-        self._ended_as_stopped: set[int] = set()  # seats
         self._unused: dict[int, int] = {}  # by seat: batches that it took without ever calling step
-        self._stopped_since: dict[int, float] = {}  # by seat
+        self._stopped = StoppedProcesses(self.lifecycle, self.port.processes)
         self._evaluations = Evaluations(launcher, self.loop, self._note_evaluation, evaluate_every)
-        self._checkpoints = (
-            None
-            if checkpoints is None
-            else Checkpoints(checkpoints, self.lifecycle, self.port, self._gauge.tell_checkpoint)
-        )
+        self._checkpoints: Checkpoints | None = None
+        if checkpoints is not None:
+            self._checkpoints = Checkpoints(checkpoints, self.lifecycle, self.port, self._gauge.tell_checkpoint)
         if resumed is not None:
             facts = resumed.facts
             self._began = clock() - facts.seconds
@@ -178,24 +176,12 @@ class LocalServer:
         self._hear_last_words()
         if self.stop_wanted:
             self._dismiss_all()
-        self._complain_of_unused_batches()
+        if self.port.aggregation is not None:
+            complain_of_unused_batches(self._unused, trained=self.port.store.version > 0)
         self.ended_at = self.now
         if self.port.aggregation is not None:
             self._gauge.measure(self.port.store, self.lifecycle, self.ended_at)
             self._evaluate_the_last(self.ended_at)
-
-    def _complain_of_unused_batches(self) -> None:
-        """Somebody took batches and never called step. Others may have done the work: that is only said."""
-        for seat, batches in self._unused.items():
-            if not batches:
-                continue
-            said = (
-                f"worker {seat} took {batches:,} batches and never called optimizer.step(): call it after backward(),"
-                " on the optimizer that worker.optimizer returned"
-            )
-            if self.port.store.version == 0:
-                raise ConfigurationError(said)
-            warnings.warn(said, stacklevel=2)
 
     def _hear_last_words(self) -> None:
         """Somebody ends the run: let everybody push once more, and tell what only it knows, so that the run can go on
@@ -229,7 +215,8 @@ class LocalServer:
         if wake is not None and now >= wake:
             self.port.wake_time = None
             self._driver.wake(now)
-        self._end_the_stopped(now)
+        for seat in self._stopped.to_end(now):
+            self.port.end_process(EndProcess(seat))
         if self._budget is not None and now >= self._budget:
             self._budget = None
             self._deliver(EndRequested())
@@ -248,19 +235,6 @@ class LocalServer:
         self._looked_at = now
         if pause > OWN_PAUSE and self.lifecycle.silence is not None:
             self.lifecycle.silence.pause(pause)
-
-    def _end_the_stopped(self, now: float) -> None:
-        """Those that have no work left may take their time, unless somebody stopped them with a signal: the run would
-        never end."""
-        silence, waited_for = self.lifecycle.silence, self.lifecycle.active
-        if silence is None or any(seat.state is not State.FINISHING for seat in waited_for):
-            return
-        for seat in waited_for:
-            if not self.port.processes[seat.index].stopped:
-                self._stopped_since.pop(seat.index, None)
-            elif now - self._stopped_since.setdefault(seat.index, now) > silence.patience.least:
-                self._ended_as_stopped.add(seat.index)
-                self.port.end_process(EndProcess(seat.index))
 
     def _evaluate_the_last(self, ended_at: float) -> None:
         """Nobody trains any more, so this may wait."""
@@ -406,7 +380,7 @@ class LocalServer:
             )
         state = self.lifecycle.seats[seat].state
         if state is not State.GONE:
-            if state is not State.DISMISSED and seat not in self._ended_as_stopped:
+            if state is not State.DISMISSED and seat not in self._stopped.ended:
                 worker = self.lifecycle.seats[seat].worker
                 self._gauge.tell_failure(died(worker, self.now, exit_code, process.last_words))
             self._deliver(ProcessDied(seat, cause_of(exit_code)))
