@@ -32,6 +32,9 @@ class Pusher(Protocol):
     def push(self, loss: float | None, samples: int | None, squared_norm: float, absent: tuple[int, ...] = ()) -> None:
         """Hand in what the segment holds, and come back with new parameters in it."""
 
+    def in_hand(self) -> tuple[int, ...]:
+        """What the batches since the last step amount to; all zero: there were none."""
+
     def skip(self) -> None:
         """The batches since the last step yield no gradient."""
 
@@ -136,7 +139,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
             raise GradientError(f"{who}: no parameter has a gradient; call backward() before step()")
         if samples is not None and samples < 1:
             raise ConfigurationError(f"{who}: step(samples={samples}); it must be at least 1")
-        if self._pushed is not None and self._is_as_pushed():
+        if self._pushed is not None and not any(self._worker.in_hand()) and self._is_as_pushed():
             raise GradientError(
                 f"{who}: step() was called twice without a backward() in between, so its gradient would count twice;"
                 " call zero_grad(), backward() and step() once per batch"
