@@ -135,7 +135,8 @@ class Session:
 
     def look_at_memory(self) -> None:
         self.memory = set().union(*map(shared_memory, members(self.launcher.pid)))
-        assert len(self.memory) == self.expected + 2  # of the evaluation, and the parcel
+        # A segment, and room for its last words, of every worker and of the evaluation; and the parcel.
+        assert len(self.memory) == 2 * (self.expected + 1) + 1
 
     def ends(self) -> tuple[str, str]:
         """What it said, once it has ended and nothing of it is left."""
