@@ -93,11 +93,11 @@ def optimizers(request: ExperimentRequest) -> Page:
         f"In virtual time with real gradients, on Fashion-MNIST ({size}); evaluated 20 times on the first pictures of"
         " the test set. The rate is the one of"
         f" {', '.join(f'{factor:g}' for factor in FACTORS)} times a middle one at which BSP has the best mean accuracy"
-        " over its curve, found with the first seed; all others run at that rate, untuned. The target is the highest"
-        " accuracy that BSP reached in the first two thirds of its samples, on the mean curve of all seeds, smoothed"
-        " over three evaluations; times and samples to it are read from such curves. A single evaluation goes up and"
-        " down by points, most of all where BSP's best rate is at the edge of what it bears, so that times differ by"
-        " tenths for no reason. Groups: 4 workers, one of them 4 times slower; 16, a quarter of"
+        " over its curve, found with the first seed; all others run at that rate, untuned. The target is BSP's"
+        " accuracy after two thirds of its samples; it, and times and samples to it, are read from the mean curve of all"
+        " seeds, made to rise only (isotonic regression). A single evaluation goes up and down by points, most of all"
+        " where BSP's best rate is at the edge of what it bears: the best of them would be a target that BSP itself met"
+        " by chance. Groups: 4 workers, one of them 4 times slower; 16, a quarter of"
         f" them 3 times slower; {'the recorded times' if request.trace else '32 with lognormal times'}. Policies whose"
         " gradients can be stale run with the correction (`stale=auto`) with all seeds, and as they are"
         " (`stale=none`) with the first.",
@@ -179,21 +179,32 @@ class Point(NamedTuple):
 
 
 def _curve(outcomes: Sequence[Outcome]) -> list[Point]:
-    """The mean over the seeds, smoothed over three evaluations: single ones go up and down by points."""
+    """The mean over the seeds, as a curve that only rises: single evaluations go up and down by points."""
     rows = list(zip(*(outcome.curve for outcome in outcomes), strict=False))[:EVALUATIONS]
-    means = [statistics.mean(point.accuracy for point in row) for row in rows]
+    risen = rising([statistics.mean(point.accuracy for point in row) for row in rows])
     return [
         Point(
             statistics.mean(point.samples for point in row),
             statistics.mean(point.seconds for point in row),
-            statistics.mean(means[max(0, at - 1) : at + 2]),
+            accuracy,
         )
-        for at, row in enumerate(rows)
+        for row, accuracy in zip(rows, risen, strict=True)
     ]
 
 
+def rising(values: Sequence[float]) -> list[float]:
+    """The closest values, by squares, that never fall: what falls is pooled with what it falls from."""
+    pools: list[tuple[float, int]] = []  # the mean, and of how many
+    for value in values:
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (left, before), (right, after) = pools[-2:]
+            pools[-2:] = [((left * before + right * after) / (before + after), before + after)]
+    return [mean for mean, count in pools for _ in range(count)]
+
+
 def _target(bsp: Sequence[Outcome]) -> float:
-    """What BSP reached in the first two thirds of its run: whoever is a little later still has time to get there."""
+    """Where BSP is after two thirds of its run: whoever is a little later still has time to get there."""
     return max((point.accuracy for point in _curve(bsp)[: EVALUATIONS * 2 // 3]), default=0.0)
 
 
