@@ -13,6 +13,7 @@ import pytest
 from paceline.cli import main
 from paceline.experiment.comparison import Comparison, Outcome, Trial, run_trials
 from paceline.experiment.reproduction import EXPERIMENTS, ExperimentRequest
+from paceline.experiment.reproduction.optimizers import rising
 from paceline.experiment.reproduction.page import Claim, Page, Section, index, table
 from paceline.experiment.reproduction.request import ratio, reached_by_all, rows_by_policy, seconds
 
@@ -109,6 +110,19 @@ def test_every_optimizer_runs_at_the_best_rate_of_bsp_corrected_and_as_it_is(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], []),
+        ([0.1, 0.2, 0.2, 0.5], [0.1, 0.2, 0.2, 0.5]),
+        ([0.1, 0.6, 0.4, 0.5, 0.7], [0.1, 0.5, 0.5, 0.5, 0.7]),
+        ([0.9, 0.3, 0.3], [0.5, 0.5, 0.5]),
+    ],
+)
+def test_a_curve_is_made_to_rise(values: list[float], expected: list[float]) -> None:
+    assert rising(values) == pytest.approx(expected)
+
+
 def test_search_times_are_measured_once_and_compared_with_the_printed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
