@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import paceline
@@ -233,9 +233,11 @@ def test_a_factor_is_on_every_learning_rate_and_refused_where_a_schedule_sets_it
     assert same(train_loops_virtually(own(lr=0.1), "bsp", GROUP, factor=0.5).model_state, small.model_state)
     default = train_loops_virtually(own(kind=torch.optim.Adam, lr=1e-3), "bsp", GROUP, factor=0.5)
     assert not same(default.model_state, small.model_state)
-    cycle = partial(OneCycleLR, max_lr=0.1, total_steps=100)
-    with pytest.raises(ConfigurationError, match="the schedule sets the learning rate itself"):
-        train_loops_virtually(own(scheduler=cycle), "bsp", GROUP, factor=0.5)
+    for cycle in (partial(OneCycleLR, max_lr=0.1, total_steps=100), partial(OneCycleLR, max_lr=0.1)):
+        with pytest.raises(ConfigurationError, match="the schedule sets the learning rate itself"):
+            train_loops_virtually(own(scheduler=cycle), "bsp", GROUP, factor=0.5)
+    follows = partial(StepLR, step_size=1)
+    train_loops_virtually(own(scheduler=follows), "bsp", GROUP, factor=0.5)
 
 
 # -- comparing --

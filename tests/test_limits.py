@@ -101,6 +101,17 @@ def test_how_much_work_there_will_be(
     assert plan_of(work, epochs, limit, workers) == expected
 
 
+def test_how_many_units_are_left_is_known_where_batches_are_limited() -> None:
+    ledger = WorkLedger(10, None, limit=Limit(batches=3))
+    assert ledger.units_left(4) == 3
+    ledger.lease(0, 4)
+    assert ledger.units_left(4) == 2 and WorkLedger(10, 1).units_left(4) == 3
+    ledger.release(0)
+    assert ledger.units_left(4) == 3
+    ledger.closed = True
+    assert ledger.units_left(4) == 0
+
+
 def test_whole_batches_count_as_equal_where_samples_are_limited() -> None:
     assert Limit(3, 20).of(Work(22, 4)) == Limit(3, 20)
     assert Limit(3, 20).of(Work(6, 1, whole=24)) == Limit(3, 5)

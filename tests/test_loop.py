@@ -149,6 +149,20 @@ def test_how_many_steps_there_are_is_filled_in_whatever_they_count(
         rates_of(store, 3, 20, 20)
 
 
+def test_a_state_to_begin_with_stands_for_its_steps_where_updates_are_parts_of_a_round() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    plain = optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(10):
+        model.weight.grad = torch.ones_like(model.weight)
+        plain.step()
+    layout = layout_of(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    spec = spec_of(layout, names, optim.Adam, None, {"lr": 0.1})._replace(state=plain.state_dict())
+    store = ParameterStore(layout, model.weight.detach().flatten().clone(), spec)
+    store.apply([Contribution(torch.ones(2), 1)], 2)
+    assert store.optimizer_state()["state"][0]["step"].item() == pytest.approx(2 * 10.5)  # of half a round each
+
+
 def test_a_schedule_that_was_filled_in_stays_where_it_ended() -> None:
     store = scheduled(lr_scheduler.CosineAnnealingLR, "round")
     store.open(DataOpened(20, None, total=40, rounds=2))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import io
+import itertools
 import pickle
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline.core.errors import ConfigurationError
 from paceline.training.prepared import Transplant
 from paceline.training.worker import Worker
+from paceline.training.worker_state import unpacked
 
 ROOT = Path(__file__).parents[1]
 SAMPLES, BATCH, EPOCHS = 24, 4, 3
@@ -219,3 +222,62 @@ def test_the_converted_script_differs_in_six_lines_and_the_page_shows_them() -> 
     assert len([line for line in changed if line[0] == "-"]) == 2  # each of them was replaced
     page = (ROOT / "docs/migrating.md").read_text()
     assert "\n".join(changed) in page
+
+
+# -- what only shows in odd company --
+
+
+def test_an_optimizer_whose_state_is_there_from_the_start_is_taken_over() -> None:
+    model = net()
+    worker = Worker(0, FakeLink(), seed=0)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    assert worker.prepare(model, optimizer)[1].param_groups[0]["lr"] == 0.1
+
+
+class Demanding(torch.optim.SGD):
+    """Its rate has no default, though its groups hold one."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr=lr)
+
+
+def test_an_optimizer_that_must_be_given_a_rate_is_given_one() -> None:
+    model = net()
+    prepared = Worker(0, FakeLink(), seed=0).prepare(model, Demanding(model.parameters(), lr=0.3))
+    assert prepared[1].param_groups[0]["lr"] == 0.3
+
+
+def test_what_a_grad_scaler_left_over_at_the_end_of_an_epoch_is_dropped_and_counted() -> None:
+    """Its gradients are scaled, and nobody but the scaler knows by how much."""
+    link = FakeLink(epochs=1)
+    model = net()
+    model, optimizer, batches = Worker(0, link, seed=0).prepare(model, adamw(model), loader())
+    scaler = torch.amp.GradScaler("cpu")
+    for number, (x, y) in enumerate(batches, 1):
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        if number % 4 == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert [pushed.samples for pushed in link.pushed] == [16] and link.skipped == [2]
+
+
+def test_a_batch_that_is_held_for_the_next_epoch_is_not_behind_a_run_that_goes_on() -> None:
+    link = FakeLink(epochs=2)
+    link.keep_wanted = True
+    model = net()
+    worker = Worker(0, link, seed=0, epochs=2)
+    model, optimizer, batches = worker.prepare(model, adamw(model), ThreeBatches())
+    for number, (x, y) in enumerate(batches, 1):
+        F.cross_entropy(model(x), y).backward()
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert unpacked(link.kept[-1])["own"]["batches"] == 0  # what was left of the first epoch was pushed at its end
+
+
+class ThreeBatches:
+    """Can only be walked through, so it is the worker's own."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(loader(), 3)

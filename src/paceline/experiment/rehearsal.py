@@ -188,6 +188,7 @@ class LoopFollower(Follower):
         """The run was resumed: a new process, which knows what the old one knew at its latest push, or nothing."""
         before = self._of(worker)
         before.stop()
+        self._script.units[before.index].extendleft(reversed(before.unpushed))
         loop = self._start(before.index, None if forgot else before.kept)
         assert loop.segment is not None
         for name, tensor in before.others.items():

@@ -99,7 +99,7 @@ class Samples:
             return False
         needs = (asked and not units) or self.leased_by(seat) < seat.gathers
         if not needs:
-            left = -(-ledger.remaining // work.batch_size) if work.ahead else 0
+            left = ledger.units_left(work.batch_size) if work.ahead else 0
             if self.leased_by(seat) >= seat.gathers + min(work.ahead, left // max(1, sharers)):
                 return False
         unit = self._lease(seat, ledger, work, needs)

@@ -298,6 +298,13 @@ class WorkLedger:
             ahead = self.samples if asked is None else asked - self.given
         return ahead + self.returned
 
+    def units_left(self, batch_size: int) -> int:
+        """How many of this size will be given out, or given again, as far as that can be foretold."""
+        left = -(-self.remaining // batch_size)
+        if self.limit.batches is None or self.closed:
+            return left
+        return min(left, max(0, self.limit.batches - self.batches) + -(-self.returned // batch_size))
+
     @property
     def _asked(self) -> int | None:
         epochs = None if self.epochs is None else self.samples * self.epochs

@@ -21,16 +21,17 @@ from paceline.lifecycle.messages import MakeUpdate, Place
 from paceline.lifecycle.validation import PortView
 from paceline.training.aggregation import Aggregation
 from paceline.training.choices import AS_USUAL, UpdateOptions
-from paceline.training.layout import Segment, average, averaged_into, difference, views
+from paceline.training.layout import Segment, average, averaged_into, difference
 from paceline.training.memory_use import refuse_if_too_large, resident_bytes
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.parameters import ParameterStore
 from paceline.training.rehearsed_loop import RehearsedLoop
-from paceline.training.schedule import Schedule
+from paceline.training.schedule import ROUND, Schedule
 from paceline.training.stops import BEGIN, PUSH, Stop
 from paceline.training.worker import Worker
 
 Train = Callable[[Worker], None]
+ROUNDS_TRIED = 100  # of a schedule that is made only to see whether it follows the optimizer's rate
 
 
 class LoopFailedError(PacelineError):
@@ -201,7 +202,7 @@ class LoopLearner:
     def state(self) -> dict[str, Tensor]:
         """What state_dict() of the model would be: the store's parameters, and the average of the workers' buffers."""
         layout = self.store.layout
-        tensors = {name: tensor.clone() for name, tensor in views(self.store.flat, layout.parameters).items()}
+        tensors = {name: tensor.clone() for name, tensor in self.store.parameters.items()}
         tensors |= average(self._replicas(), layout.averaged)
         return {key: tensors[name] for key, name in layout.keys}
 
@@ -244,9 +245,17 @@ def scaled(spec: OptimizerSpec, factor: float) -> OptimizerSpec:
 
 
 def _first_rates(spec: OptimizerSpec) -> list[float]:
-    """The learning rates that a run begins with, schedule included."""
+    """The learning rates that a run begins with, and those after a step of its schedule."""
     groups = [{"params": [nn.Parameter(torch.zeros(1))], **own} for _, own in spec.groups]
     optimizer = spec.kind(groups, **spec.arguments)
-    if spec.scheduler is not None:
-        Schedule(spec.scheduler, spec.scheduler_every, optimizer)
-    return [float(group["lr"]) for group in optimizer.param_groups]
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    if spec.scheduler is None:
+        return rates
+    schedule = Schedule(spec.scheduler, ROUND, optimizer)
+    if schedule.waits:
+        schedule.open(DataOpened(ROUNDS_TRIED, 1, ROUNDS_TRIED, ROUNDS_TRIED))
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    optimizer.step()  # without a gradient it does nothing, and the schedule does not complain that it came first
+    if not schedule.wants_figures:
+        schedule.advance(0, 1, 1.0, None)
+    return rates + [float(group["lr"]) for group in optimizer.param_groups]

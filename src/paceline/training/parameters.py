@@ -69,6 +69,7 @@ class ParameterStore:
         if spec.state is not None and not load_state(self.optimizer, layout, spec, self._pieces, self._tensors):
             self._tell_apart()
             load_state(self.optimizer, layout, spec, self._pieces, self._tensors)
+        self._count_loaded_rounds()
         stale = options.stale if spec.stale is None else spec.stale
         self._correction, why = self._make_correction(spec, options._replace(stale=stale))
         self.rule = UpdateRule(
@@ -315,6 +316,14 @@ class ParameterStore:
         if self._mixed:
             for place, tensor in self._copies():
                 place.copy_(tensor.detach())
+
+    def _count_loaded_rounds(self) -> None:
+        """A state that the optimizer begins with stands for as many rounds as it has made steps."""
+        steps = [float(self.optimizer.state.get(tensor, {}).get("step", 0.0)) for tensor in self._tensors]
+        self._rounds = max(steps, default=0.0)
+        for piece, step in zip(self._pieces, steps, strict=True):
+            for number in piece.numbers if step < self._rounds else ():
+                self._missed[number] = self._rounds - step
 
     def _count_rounds(self, share: float) -> None:
         """Adam divides by 1 - beta ** step: with betas of this share, so many steps of it as make up all rounds."""

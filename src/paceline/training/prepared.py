@@ -7,6 +7,7 @@ again on the server; the loader still ends with every epoch.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -65,7 +66,7 @@ def _kind_of(thing: Any) -> str:
 
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """Its parameter groups with everything that was set in them, a schedule's first rate as well."""
-    if optimizer.state:
+    if any(float(known.get("step", 1)) > 0 for known in optimizer.state.values()):  # Adagrad's is there from the start
         raise ConfigurationError(
             f"worker.prepare: this {type(optimizer).__name__} has made steps already, and what it learned from them"
             " would be lost; give it as it is when it was made"
@@ -98,13 +99,15 @@ def samples_between(every: str | int | None, loader: Any, scheduler: LRScheduler
 def prepared(worker: Counts, things: tuple[Any, ...], scheduler_every: str | int | None, stale: str | None) -> Any:
     """What takes the place of these, in the same order."""
     given = sorted_out(things)
+    kind = type(given.optimizer)
     optimizer = worker.optimizer(
         given.model,
-        type(given.optimizer),
+        kind,
         groups=groups_of(given.optimizer),
         scheduler=None if given.scheduler is None else Transplant(given.scheduler),
         scheduler_every=samples_between(scheduler_every, given.loader, given.scheduler),
         stale=stale,
+        **_required(kind, given.optimizer.defaults),
     )
     places: dict[int, Any] = {id(given.model): given.model, id(given.optimizer): optimizer}
     if given.scheduler is not None:
@@ -112,6 +115,12 @@ def prepared(worker: Counts, things: tuple[Any, ...], scheduler_every: str | int
     if given.loader is not None:
         places[id(given.loader)] = EpochLoader(worker, given.loader, optimizer)
     return tuple(places[id(thing)] for thing in things)
+
+
+def _required(kind: type[torch.optim.Optimizer], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Arguments without which the class cannot be made, though all of its groups have values of their own."""
+    needed = inspect.signature(kind).parameters.values()
+    return {one.name: defaults[one.name] for one in needed if one.default is one.empty and one.name in defaults}
 
 
 class Transplant:
@@ -158,6 +167,7 @@ class Counts(Protocol):
     """The worker, as what it prepared sees it."""
 
     epoch: int  # of the batch in hand, from 0
+    holds: int  # batches that were taken, and that the loop has not seen yet
 
     def optimizer(self, model: nn.Module, kind: type[torch.optim.Optimizer], **arguments: Any) -> RemoteOptimizer:
         """Hand the model over to the server."""
@@ -170,6 +180,9 @@ class Counts(Protocol):
 
     def take_in_hand(self, counts: tuple[int, ...]) -> None:
         """Count these for the next step, and no others."""
+
+    def skip(self) -> None:
+        """The batches since the last step yield no gradient."""
 
 
 class EpochLoader:
@@ -202,7 +215,10 @@ class EpochLoader:
         while (batch := self._next(epoch)) is not None:
             yield batch[0]
         if any(self._worker.in_hand()) and self._has_gradient():
-            self._optimizer.step()
+            if self._optimizer.was_scaled:
+                self._worker.skip()  # dropped, and counted so: its scale is the GradScaler's affair
+            else:
+                self._optimizer.step()
             self._optimizer.zero_grad()
 
     def _has_gradient(self) -> bool:
@@ -228,7 +244,8 @@ class EpochLoader:
             worker.epoch = before
             worker.take_in_hand(earlier)
         batch, of_epoch, own = self._held
-        if of_epoch > epoch:
+        worker.holds = int(of_epoch > epoch)
+        if worker.holds:
             return None
         self._held = None
         worker.epoch = of_epoch

@@ -72,6 +72,7 @@ class RehearsedLoop:
         self.others: dict[str, Tensor] = {}  # and its buffers, if that is asked for
         self.place = Place()
         self.prefetches = False
+        self.unpushed: deque[Unit] = deque()  # units that it took and has handed in nothing of
         self._units = units
         self._keeps = keeps
         self._asks = asks
@@ -156,7 +157,10 @@ class RehearsedLoop:
     def lease(self, work: Work) -> tuple[Unit | None, bool]:
         if self._asks and not self._units:
             self._stand(Stop(REQUEST, work=work))
-        return (self._units.popleft() if self._units else None), True
+        if not self._units:
+            return None, True
+        self.unpushed.append(self._units.popleft())
+        return self.unpushed[-1], True
 
     def take(self) -> Unit | None:
         """Units are used one by one: a loop that is begun again has those that it had not used."""
@@ -174,6 +178,7 @@ class RehearsedLoop:
     ) -> None:
         assert self.segment is not None
         self.absent = absent
+        self._hand_in(units)
         self.pushed = Pushed(samples, units)
         self.squared_norm = finite(squared_norm)
         if self._keeps:
@@ -183,7 +188,12 @@ class RehearsedLoop:
     def log(self, figures: dict[str, float]) -> None:
         """It was told while the run went on."""
 
+    def _hand_in(self, units: int) -> None:
+        for _ in range(units):
+            self.unpushed.popleft()
+
     def skip(self, samples: int, units: int) -> None:
+        self._hand_in(units)
         self._stand(Stop(SKIP, samples, units))
 
     def optimizer_state(self) -> dict[str, Any]:

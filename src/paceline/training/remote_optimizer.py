@@ -71,6 +71,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
         """Without torch's own: what it prepares is for an optimizer that steps here."""
         self._worker = worker
         self._replica = replica
+        self.was_scaled = False  # whether a GradScaler has stepped: only it knows the scale of gradients
         self._pushed: tuple[weakref.ref[Tensor], weakref.ref[Tensor], int] | None = None  # what the last step handed in
         shown = {
             name: parameter.default
@@ -114,6 +115,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
         absent = replica.absent()
         self._check(loss, samples, absent)
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        self.was_scaled = self.was_scaled or scale is not None
         if overflow is not None and overflow.item():
             self._worker.skip()  # the scale of a GradScaler was too large: it will lower it
             return

@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, Dataset, RandomSampler, SequentialSam
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Unit
 from paceline.lifecycle.work import Work
-from paceline.training.data import fetch, is_indexed_at_once, order_of, samples_of
+from paceline.training.data import fetch, is_indexed_at_once, order_of
 from paceline.training.randomness import mixed, numbers_of, numbers_of_sampler, seed_here
 
 Collate: TypeAlias = Callable[[Any], Any]
@@ -85,9 +85,8 @@ class Source:
         return Wanted(order[unit.begin : unit.end], seed)
 
     def samples(self, unit: Unit, batch: Any) -> int:
-        """How many samples the batch of this unit has: as many as the unit, whatever the batch looks like."""
-        if self._items_are_batches:
-            return samples_of(batch)
+        """How many samples the batch of this unit has: as many as the unit, whatever the batch looks like. An item that
+        is a batch counts as one: in these epochs, limits and schedules are counted."""
         return unit.samples if self.work.whole is None else len(self._order_of(unit)[unit.begin])
 
     def _order_of(self, unit: Unit) -> Sequence[Any] | Tensor:

@@ -72,6 +72,7 @@ class Worker:
         self._iteration = 0
         self._dropped = False  # whether a batch ever was
         self._own_at: dict[str, Any] | None = None  # its place in batches of its own
+        self.holds = 0  # batches that were taken, and that the loop has not seen yet
         self._kept = kept
         self._things: dict[str, Any] = {}
         self._figures: OwnFigures | None = None  # once the loop logs some
@@ -272,7 +273,7 @@ class Worker:
             {
                 "random": random_state(self.device),
                 "iteration": self._iteration + 1,
-                "own": self._own_at,
+                "own": self._own_at and {**self._own_at, "batches": self._own_at["batches"] - self.holds},
                 "things": {name: thing.state_dict() for name, thing in self._things.items()},
             }
         )

@@ -144,9 +144,9 @@ class LocalServer:
         if resumed is not None:
             facts = resumed.facts
             self._began = clock() - facts.seconds
-            ledger = self.lifecycle.samples.ledger
-            if evaluate_every is None and ledger is not None:
-                self._evaluations.every = ledger.samples  # nobody asks for work: it comes along with parameters
+            work = facts.lifecycle.samples.work
+            if evaluate_every is None and work is not None:
+                self._evaluations.every = work.epoch_samples  # nobody asks for work: it comes along with parameters
             self._evaluations.resumed_at(facts.samples)
             if self._checkpoints is not None:
                 self._checkpoints.resumed_at(facts.seconds, facts.samples, facts.updates)
@@ -194,7 +194,7 @@ class LocalServer:
         self.loop.interrupted, self._hears_last_words = False, True
         self._checkpoints.ask_for_last_words(self.now)
         while not (self.loop.interrupted or self.lifecycle.over or self._checkpoints.has_last_words(self.now)):
-            self._turn(self._patience())
+            self._turn(TICK)
         self.loop.interrupted = interrupted or (self.loop.interrupted and not self._somebody_ended)
 
     def _dismiss_all(self) -> None:
@@ -268,7 +268,7 @@ class LocalServer:
         try:
             self.loop.turn(patience)
         except EvaluationFailedError as problem:
-            if self.lifecycle.members or not self.lifecycle.begun:
+            if self.ended_at is None and (self.lifecycle.members or not self.lifecycle.begun):
                 raise
             self.evaluation_problem = str(problem)
             self._evaluations.give_up()
