@@ -20,7 +20,7 @@ from paceline.experiment.own_comparison import own_comparison, refuse_without_ac
 from paceline.experiment.own_loop import OwnFunctions
 from paceline.experiment.pictures import caption_of, draw_comparison
 from paceline.experiment.rows import learning_rows, rows_of
-from paceline.report.console import output
+from paceline.report.console import output, stdout_is_for_json
 from paceline.report.tables import learning_table
 
 
@@ -106,7 +106,8 @@ def compare_command(
         name = task
         settings = TaskSettings(data, model, optimizer, lr, momentum, weight_decay, nesterov, batch_size)
         comparison = _of_a_task(task, settings, common, arguments)
-    outcomes = run_with_progress(name, comparison, trials, out, processes or os.cpu_count() or 1, own)
+    with stdout_is_for_json(as_json):
+        outcomes = run_with_progress(name, comparison, trials, out, processes or os.cpu_count() or 1, own)
     refuse_without_accuracy(outcomes, target_accuracy)
     rows = rows_of(outcomes, names, target_accuracy)
     try:

@@ -23,7 +23,7 @@ from paceline.experiment.simulation import policy_for
 from paceline.experiment.tasks import read_task_options, task_of
 from paceline.experiment.training import InterruptedRun, RunResult, launch
 from paceline.recording.timeline import Timeline
-from paceline.report.console import output
+from paceline.report.console import output, stdout_is_for_json
 from paceline.report.gantt import gantt, legend
 from paceline.report.live import view_of
 from paceline.report.tables import TrainingRow, training_table, verdict
@@ -144,7 +144,9 @@ def train_and_compare(
     except InterruptedRun as interrupted:
         if interrupted.result is not None:
             rows.append(_row(interrupted.result, request.target))
-            print(f"paceline: interrupted; {_left_behind(interrupted.result)}", file=sys.stderr)
+            command = "train" if request.origin is not None and request.origin.task is not None else "run"
+            goes_on = f"paceline {command} --resume {interrupted.result.run_dir}"
+            print(f"paceline: interrupted; {_left_behind(interrupted.result)}. Go on: {goes_on}", file=sys.stderr)
         else:
             print("paceline: interrupted before the workers had begun", file=sys.stderr)
         _show(rows, request, console)
@@ -168,7 +170,11 @@ def _run(
     timeline = Timeline(GANTT_SECONDS)
     if not request.as_json:
         errors.print(f"{name}: {directory}", style="dim", highlight=False, markup=False, soft_wrap=True)
-    with view_of(name, errors, quiet=request.as_json) as view, warnings.catch_warnings(record=True) as told:
+    with (
+        stdout_is_for_json(request.as_json),
+        view_of(name, errors, quiet=request.as_json) as view,
+        warnings.catch_warnings(record=True) as told,
+    ):
         warnings.simplefilter("ignore")  # what launch warns of is said below, in one line
         for kind in (TornCheckpointWarning, WorkerFailedWarning):
             warnings.simplefilter("always", kind)

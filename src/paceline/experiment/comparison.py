@@ -10,6 +10,7 @@ import gc
 import math
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -304,6 +305,8 @@ def _compute(
             yield future.result()
     except BaseException as problem:
         _pool.cache_clear()
+        for process in list(pool._processes.values()):
+            process.kill()  # or this process would wait for what they are at, whatever its user wants
         pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(problem, BrokenProcessPool):
             raise ConfigurationError(
@@ -325,6 +328,7 @@ def _prepare() -> None:
 
     Loaders of a user's own start as they would in any program; a spawned process would spawn its own as well.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C goes to the whole terminal, and the command answers it
     multiprocessing.set_start_method(None, force=True)
 
     def watch() -> None:

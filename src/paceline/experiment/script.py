@@ -63,6 +63,8 @@ def load_script(path: Path, arguments: tuple[str, ...]) -> ModuleType:
         spec.loader.exec_module(module)
     except PacelineError:
         raise
+    except (SyntaxError, ImportError) as problem:
+        raise ConfigurationError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from None
     except Exception:
         raise PacelineError(f"{path} raised while it was loaded:\n{traceback.format_exc()}") from None
     return module

@@ -220,6 +220,8 @@ def _returned(result: RunResult | None, server: LocalServer, caller: CallbackCal
     if caller.problem is not None:
         raise caller.problem
     assert result is not None  # the server refuses workers that finish without a model
+    if not result.samples:
+        warnings.warn("nothing was trained: no worker called optimizer.step()", stacklevel=3)
     if result.evaluation_problem:
         warnings.warn(f"the last state could not be evaluated: {result.evaluation_problem}", stacklevel=3)
     return result
@@ -292,7 +294,7 @@ def _finish(
             None if files is None else files.directory,
             server.evaluation_problem,
             server.port.store.optimizer_state(),
-            server.samples_asked,
+            server.lifecycle.samples.asked,
             collector.failures,
             run.stopped,
         )

@@ -75,7 +75,8 @@ class Samples:
             raise ConfigurationError(
                 f"the data set of worker {asked_by}, or its order, is not that of the others: all must have the same;"
                 " what is random in a sampler must come from torch's, NumPy's or Python's own random numbers, or from"
-                " its `generator`; if each worker shall have a part of its own, give a DataLoader and sharding='own'"
+                " its `generator`; if each worker shall have a part of its own, give a DataLoader and sharding='own';"
+                " in a run that goes on it must be what it was before: seed what a script makes up"
             )
         return False
 

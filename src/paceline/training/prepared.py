@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -167,6 +168,7 @@ class Counts(Protocol):
     """The worker, as what it prepared sees it."""
 
     epoch: int  # of the batch in hand, from 0
+    epochs: int | None  # of the run
     holds: int  # batches that were taken, and that the loop has not seen yet
 
     def optimizer(self, model: nn.Module, kind: type[torch.optim.Optimizer], **arguments: Any) -> RemoteOptimizer:
@@ -212,6 +214,12 @@ class EpochLoader:
     def __iter__(self) -> Iterator[Any]:
         epoch = self._epochs
         self._epochs += 1
+        if self._worker.epochs is not None and epoch == self._worker.epochs:
+            warnings.warn(
+                f"the loop begins epoch {epoch + 1}, and the run has {epoch}: give launch(epochs=...), or --epochs, as"
+                " many as the loop has, or let the loop go by worker.epochs",
+                stacklevel=2,
+            )
         while (batch := self._next(epoch)) is not None:
             yield batch[0]
         if any(self._worker.in_hand()) and self._has_gradient():

@@ -45,7 +45,7 @@ from paceline.runtimes.local.messages import (
     ToWorker,
 )
 from paceline.runtimes.local.process_title import show_as
-from paceline.runtimes.local.surroundings import Surroundings
+from paceline.runtimes.local.surroundings import OURS, Surroundings
 from paceline.runtimes.local.zygote import Given
 from paceline.runtimes.pace import Pace
 from paceline.training.layout import Layout, Segment
@@ -295,6 +295,14 @@ def _functions(given: Given, letter: Letter) -> tuple[Callable[..., Any], Callab
     return content
 
 
+def _in_their_code(problem: BaseException) -> str:
+    """Its traceback from where the user's own code begins."""
+    own = problem.__traceback__
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(OURS):
+        own = own.tb_next
+    return "".join(traceback.format_exception(type(problem), problem, own or problem.__traceback__))
+
+
 def _problem_of(who: str, act: Callable[[], Any]) -> Failed | None:
     """Do it, and say in words what went wrong: a sentence for our own errors, a traceback for the user's."""
     try:
@@ -303,8 +311,8 @@ def _problem_of(who: str, act: Callable[[], Any]) -> Failed | None:
         return Failed(str(problem), isinstance(problem, ConfigurationError))
     except ClosedError:
         raise
-    except (Exception, SystemExit):
-        return Failed(f"{who} raised:\n{traceback.format_exc()}", ends_the_run=False)
+    except (Exception, SystemExit) as problem:
+        return Failed(f"{who} raised:\n{_in_their_code(problem)}", ends_the_run=False)
     return None
 
 

@@ -131,6 +131,9 @@ class LocalServer:
         self._budget = budget
         self._clock = clock
         self._began: float | None = None
+        self._before = (
+            0.0 if resumed is None else resumed.facts.seconds
+        )  # of a run that is resumed; a start does not count
         self._looked_at = 0.0
         self.stop_wanted = False  # before all is done, by somebody in this process; may be set at any time
         self._hears_last_words = False
@@ -143,7 +146,6 @@ class LocalServer:
             self._checkpoints = Checkpoints(checkpoints, self.lifecycle, self.port, self._gauge.tell_checkpoint)
         if resumed is not None:
             facts = resumed.facts
-            self._began = clock() - facts.seconds
             work = facts.lifecycle.samples.work
             if evaluate_every is None and work is not None:
                 self._evaluations.every = work.epoch_samples  # nobody asks for work: it comes along with parameters
@@ -154,12 +156,7 @@ class LocalServer:
     @property
     def now(self) -> float:
         """Seconds since the group began."""
-        return 0.0 if self._began is None else self._clock() - self._began
-
-    @property
-    def samples_asked(self) -> int | None:
-        """None: nobody knows, as where the workers bring batches of their own."""
-        return self.lifecycle.samples.asked
+        return self._before if self._began is None else self._clock() - self._began
 
     # -- the loop --
 
@@ -389,7 +386,7 @@ class LocalServer:
     def _deliver(self, event: GroupEvent) -> None:
         self._driver.deliver(event, self.now)
         if self._began is None and self.lifecycle.begun:
-            self._began = self._clock()
+            self._began = self._clock() - self._before
 
     # -- what somebody outside says --
 
