@@ -98,7 +98,10 @@ class Zygote:
                 if key.fd in self._children:
                     self._bury(key.fd)
                     continue
-                content, descriptors, _, _ = socket.recv_fds(self._connection, MOST_BYTES, MOST_DESCRIPTORS)
+                try:
+                    content, descriptors, _, _ = socket.recv_fds(self._connection, MOST_BYTES, MOST_DESCRIPTORS)
+                except ConnectionResetError:  # it went without having read all that it was told
+                    return None
                 if not content:
                     return None
                 message = self._decode(content)
