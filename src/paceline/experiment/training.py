@@ -16,6 +16,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from paceline.core.coordinator import Coordinator
+from paceline.core.errors import PacelineError
 from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
 from paceline.experiment.collector import Collector
 from paceline.experiment.given import check_given
@@ -207,6 +208,8 @@ def launch(
         try:
             with _interruptible(server), _threads(group.server_threads()):
                 server.run()
+        except PacelineError as problem:
+            raise problem.with_traceback(None) from None  # the sentence, without the server's insides
         finally:  # what there is of a result is written, however the run ended
             result = _finish(server, caller.run, metrics, collector, files)
             caller.end(result)
