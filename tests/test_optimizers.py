@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from paceline.core.errors import ConfigurationError
+from paceline.training import pieces
 from paceline.training.layout import layout_of, views
 from paceline.training.optimizers import ELEMENTWISE, OptimizerSpec, spec_of
 from paceline.training.parameters import ParameterStore
@@ -84,8 +86,12 @@ CASES: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("longest", [pieces.LONGEST, 100])
 @pytest.mark.parametrize("case", CASES)
-def test_the_store_does_what_torch_does_tensor_by_tensor_bit_for_bit(case: str) -> None:
+def test_the_store_does_what_torch_does_tensor_by_tensor_bit_for_bit(
+    case: str, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "LONGEST", longest)
     kind, arguments = CASES[case]
     model = OddSizes()
     store = train_both(model, spec_for(model, kind, **arguments), kind(list(model.parameters()), **arguments))
@@ -110,6 +116,61 @@ def test_an_elementwise_optimizer_sees_neighbours_of_one_group_as_one_tensor() -
     store = ParameterStore(layout_of(model), flat_of(model), spec_for(model, O.SGD, lr=0.1))
     (group,) = store.optimizer.param_groups
     assert [each.shape for each in group["params"]] == [(flat_of(model).numel(),)]
+
+
+@pytest.mark.parametrize("longest", [1, 13, 100, 2000, 10_000])
+def test_long_stretches_are_cut_wherever_parameters_begin_and_each_is_known_by_those_in_it(
+    longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "LONGEST", longest)
+    model = OddSizes()
+    sizes = [each.numel() for each in model.parameters()]
+    found = pieces.pieces_of(layout_of(model), spec_for(model, O.AdamW, lr=0.1))
+    assert [piece.begin for piece in found] == [0, *(piece.end for piece in found[:-1])]
+    assert found[-1].end == sum(sizes) and max(piece.size for piece in found) <= longest
+    for number, size in enumerate(sizes):
+        begin = sum(sizes[:number])
+        inside = [piece for piece in found if number in piece.numbers]
+        assert sum(min(piece.end, begin + size) - max(piece.begin, begin) for piece in inside) == size
+        assert inside and all(piece.begin < begin + size and piece.end > begin for piece in inside if size)
+
+
+@pytest.mark.parametrize("longest", [7, 100])
+def test_what_is_known_of_stretches_goes_out_and_comes_in_by_parameters(
+    longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "LONGEST", longest)
+    model = OddSizes()
+    plain = O.AdamW(list(model.parameters()), lr=0.01)
+    spec = spec_for(model, O.AdamW, lr=0.01)
+    store = train_both(model, spec, plain)
+    state, theirs = store.optimizer_state(), plain.state_dict()
+    for number, known in theirs["state"].items():
+        assert all(torch.equal(state["state"][number][name], value) for name, value in known.items())
+    began = ParameterStore(layout_of(model), store.flat, spec._replace(state=theirs))
+    resumed = ParameterStore(layout_of(model), flat_of(OddSizes()), spec)
+    resumed.resume(store.flat, copy.deepcopy(store.state()))
+    others = [store, began, resumed]
+    for gradient in gradients(model, 5):
+        for each in others:
+            each.apply([Contribution(gradient.clone(), 4)], samples_per_round=4)
+    for each in others:  # from here on one parameter has no gradient: they are told apart
+        each.apply([Contribution(gradient.clone(), 4, absent=(4,))], samples_per_round=4)
+    assert torch.equal(store.flat, began.flat) and torch.equal(store.flat, resumed.flat)
+
+
+def test_the_size_of_a_step_is_looked_at_all_over_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = OddSizes()
+    sizes = []
+    for longest in (10_000, 100):
+        monkeypatch.setattr(pieces, "LONGEST", longest)
+        store = ParameterStore(layout_of(model), flat_of(model), spec_for(model, O.AdamW, lr=0.01))
+        assert store.step_size is None
+        scale = torch.linspace(0.01, 10, store.flat.numel())
+        for gradient in gradients(model):
+            store.apply([Contribution(gradient * scale, 4)], samples_per_round=4)
+        sizes.append(store.step_size)
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
 
 
 class NormalizedSGD(torch.optim.Optimizer):

@@ -42,6 +42,7 @@ from paceline.runtimes.local.room import available_memory, refuse_if_too_many
 from paceline.runtimes.local.server import LocalServer
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
+from paceline.training.memory_use import keep_freed_memory
 from paceline.training.task import Task
 from paceline.training.worker import Worker
 
@@ -205,6 +206,7 @@ def launch(
             patience=patience_of(group.patience, "patience"),
         )
         caller.run = Run(server, str(chosen), None if files is None else files.directory, collector.evaluations)
+        keep_freed_memory()
         try:
             with _interruptible(server), _threads(group.server_threads()):
                 server.run()

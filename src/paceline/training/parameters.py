@@ -260,13 +260,16 @@ class ParameterStore:
             return self.learning_rate * (1 - dampening) / (1 - momentum) if 0 < momentum < 1 else self.learning_rate
         if not isinstance(self.optimizer, NOISE_SIZED):
             return self.learning_rate
-        state = self.optimizer.state.get(self._tensors[0], {})
-        seen = next((state[name] for name in ("exp_avg_sq", "square_avg", "exp_inf") if name in state), None)
-        if seen is None:
+        pairs = zip(self._pieces, self._tensors, strict=True)
+        known = [self.optimizer.state.get(tensor, {}) for piece, tensor in pairs if piece.group == 0]
+        names = ("exp_avg_sq", "square_avg", "exp_inf")
+        found = [(name, about[name].flatten()) for about in known for name in names if name in about]
+        if not found:
             return None
-        looked_at = seen.flatten()[:: -(-seen.numel() // LOOKED_AT)].double()
-        squares = looked_at.square() if "exp_inf" in state else looked_at
-        if "exp_avg_sq" in state:
+        name, every = found[0][0], -(-sum(seen.numel() for _, seen in found) // LOOKED_AT)
+        looked_at = torch.cat([seen[::every] for _, seen in found]).double()
+        squares = looked_at.square() if name == "exp_inf" else looked_at
+        if name == "exp_avg_sq":
             squares = squares / (1 - group["betas"][1] ** self._rounds)
         size = float((squares / (squares.sqrt() + group["eps"])).sum() / squares.sum())
         return self.learning_rate * size if math.isfinite(size) else None

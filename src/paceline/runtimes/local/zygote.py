@@ -174,7 +174,9 @@ def main(descriptor: int, launcher: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     show_as(TITLE, TITLE)
     from paceline.runtimes.local.process import run  # imports torch: only now
+    from paceline.training.memory_use import keep_freed_memory
 
+    keep_freed_memory()
     _import([])
     with socket.socket(fileno=descriptor) as connection:
         given = Zygote(connection).serve()
