@@ -6,7 +6,7 @@ shared slot and look whether it is finite, tell the server, update there, copy t
 the elapsed time over all cycles of all workers. Beside it, with torch alone and in the same run: one gradient copy, one
 update and one parameter copy, with one thread and with as many as there are cores. The best of the repetitions counts
 on both sides. Memory is that of the server's process, with momentum: what it has alone, and the shared slots.
-Then momentum SGD and AdamW as they are and with stale gradients corrected, alternating. There the gradient is a copy of
+Then momentum SGD, Nesterov's and AdamW as they are and with stale gradients corrected, alternating. There the gradient is a copy of
 the parameters, so that the loss curves and all parts of the correction have work to do.
 """
 
@@ -47,6 +47,7 @@ class Flat(nn.Module):
 KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
     "sgd": (torch.optim.SGD, {}),
     "momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
     "adamw": (torch.optim.AdamW, {}),
 }
 
@@ -64,6 +65,8 @@ def cycle(worker: paceline.Worker, size: int, cycles: int, kind: str, curved: bo
             for parameter in parameters:
                 assert parameter.grad is not None
                 torch.add(parameter.detach(), 1.0, out=parameter.grad)
+        first = parameters[0]
+        first.grad = None if first.grad is None else first.grad.detach()  # as new as a backward pass would make it
         optimizer.step()
 
     for _ in range(max(3, cycles // 5)):
@@ -211,7 +214,7 @@ def main() -> None:
     corrections = []
     print(" ".join(f"{heading:>11}" for heading in ("parameters", "optimizer", "us/cycle", "corrected", "x")))
     for size in map(int, given.sizes.split(",")):
-        for kind in ("momentum", "adamw"):
+        for kind in ("momentum", "nesterov", "adamw"):
             one = corrected(size, kind, given.repeat)
             corrections.append(one)
             times = [f"{one[key] * 1e6:>11,.0f}" for key in ("seconds_per_cycle", "corrected_seconds_per_cycle")]
