@@ -6,8 +6,8 @@ shared slot and look whether it is finite, tell the server, update there, copy t
 the elapsed time over all cycles of all workers. Beside it, with torch alone and in the same run: one gradient copy, one
 update and one parameter copy, with one thread and with as many as there are cores. The best of the repetitions counts
 on both sides. Memory is that of the server's process, with momentum: what it has alone, and the shared slots.
-Then momentum SGD, Nesterov's and AdamW as they are and with stale gradients corrected, alternating. There the gradient is a copy of
-the parameters, so that the loss curves and all parts of the correction have work to do.
+Then momentum SGD, Nesterov's and AdamW as they are and with stale gradients corrected, alternating. There the gradient
+is a copy of the parameters, so that the loss curves and all parts of the correction have work to do.
 """
 
 from __future__ import annotations

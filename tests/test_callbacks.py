@@ -114,6 +114,13 @@ def test_a_callback_that_does_nothing_is_never_called() -> None:
     assert not any(caller._methods.values())
 
 
+class Misspelt(paceline.Callback):
+    def evaluate(self) -> None:
+        """A method of its own, that looks like nothing."""
+
+    def on_evaluated(self, run: Any, evaluation: Any) -> None: ...
+
+
 class Raises(paceline.Callback):
     def measured(self, run: Any, measurement: Measurement) -> None:
         raise KeyError("x")
@@ -146,6 +153,7 @@ def test_a_callback_that_takes_long_is_told_about_once(capsys: pytest.CaptureFix
         (paceline.EarlyStopping(), r"callbacks is <.*; it must be a list"),
         ([paceline.EarlyStopping], r"callbacks\[0\] is <class .*; it must be an object of a class that derives"),
         ([paceline.EarlyStopping()], "EarlyStopping goes by evaluations, and the run has none"),
+        ([Misspelt()], r"Misspelt.on_evaluated would never be called; did you mean evaluated\? There are: started, "),
     ],
 )
 def test_what_cannot_be_a_callback_is_refused(callbacks: Any, message: str) -> None:

@@ -181,6 +181,20 @@ def test_a_run_may_end_early() -> None:
     assert halted.samples == SAMPLES
 
 
+@pytest.mark.parametrize("brings_its_own", [False, True])
+@pytest.mark.parametrize("policy", ["bsp", "asp", "elastic-bsp"])
+def test_a_run_may_end_after_full_rounds(policy: str, brings_its_own: bool) -> None:
+    result = train_loops_virtually(own(own=brings_its_own), policy, GROUP, epochs=None, steps=7)
+    more = 0 if policy == "bsp" or not brings_its_own else 2  # of their own, each brings the batch that it is at
+    assert 0 <= result.samples // BATCH - 7 * 3 <= more
+
+
+def test_a_comparison_ends_with_the_first_limit() -> None:
+    options: dict[str, Any] = {"policies": ["bsp"], "workers": [1.0, 2.0], "seeds": 1}
+    for limits, samples in (({}, 96), ({"steps": 3}, 48), ({"epochs": 1, "steps": 50}, 96), ({"budget": 4.0}, 32)):
+        assert paceline.compare(loop, **options, **limits).rows[0].samples == samples
+
+
 # -- what cannot be done --
 
 

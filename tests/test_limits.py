@@ -48,8 +48,10 @@ def all_units(ledger: WorkLedger, batch_size: int) -> list[int]:
 def test_a_ledger_gives_out_what_the_first_limit_allows(epochs: int | None, limit: Limit, expected: list[int]) -> None:
     ledger = WorkLedger(10, epochs, limit=limit)
     assert ledger.available and not ledger.complete
+    assert (ledger.asked is None) == (limit.batches is not None)
     assert all_units(ledger, 4) == expected
     assert ledger.complete and not ledger.available and not ledger.remaining
+    assert ledger.asked == ledger.applied
     assert WorkLedger.resumed(msgspec.json.decode(msgspec.json.encode(ledger.state()), type=LedgerState)).complete
 
 

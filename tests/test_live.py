@@ -101,6 +101,15 @@ def test_the_loss_of_a_worker_is_told_and_the_end_of_its_work_is_not() -> None:
     assert console.file.getvalue() == "asp: worker 2 left after 3.2 s: its process died\n"  # type: ignore[attr-defined]
 
 
+def test_who_joins_later_is_told_and_who_begins_is_not() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    with view_of("asp", console) as view:
+        for worker in (0, 1):
+            view.observe(Record(7.5, WorkerJoined(worker)))  # a run that is resumed does not begin at 0
+        view.observe(Record(9.0, WorkerJoined(2)))
+    assert console.file.getvalue() == "asp: worker 2 joined after 9.0 s\n"  # type: ignore[attr-defined]
+
+
 def test_plain_lines_tell_of_progress_and_evaluations_now_and_then() -> None:
     console = Console(file=io.StringIO(), width=100)
     with view_of("asp", console) as view:

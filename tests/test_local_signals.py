@@ -162,6 +162,13 @@ def ctrl_c(session: Session) -> None:
     os.killpg(session.launcher.pid, signal.SIGINT)
 
 
+def ctrl_c_in_many_ways(session: Session) -> None:
+    """The terminal sends it to the group, and so does a wrapper, a moment later."""
+    for _ in range(3):
+        ctrl_c(session)
+        time.sleep(0.002)
+
+
 def polite_kill(session: Session) -> None:
     os.kill(session.launcher.pid, signal.SIGTERM)
 
@@ -173,7 +180,7 @@ def polite_kill_of_all(session: Session) -> None:
 
 @pytest.mark.parametrize(
     ("session", "send"),
-    [((), ctrl_c), ((), polite_kill), (("sleepy",), polite_kill_of_all)],
+    [((), ctrl_c), ((), ctrl_c_in_many_ways), ((), polite_kill), (("sleepy",), polite_kill_of_all)],
     indirect=["session"],
 )
 def test_a_run_that_is_asked_to_end_writes_everything_and_leaves_nothing(

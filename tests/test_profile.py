@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from paceline.cli import main
@@ -66,6 +67,11 @@ def test_what_would_help_is_said() -> None:
     nowhere = Path("nowhere")
     loading = advice_on("data", [share(0, compute=2.0, data=8.0)], nowhere, "bsp")
     assert "800 ms to load and 200 ms to compute" in loading and "num_workers=4" in loading
+    loaded = share(0, compute=2.0, data=8.0)
+    for loaders in (1, 64):
+        said = advice_on("data", [msgspec.structs.replace(loaded, loaders=loaders)], nowhere, "bsp")
+        assert f"though {loaders} loader processes of every worker prepare it ahead" in said
+    assert "more of them help only if they wait" in said
     assert "larger batches" in advice_on("server", [], nowhere, "bsp")
     assert "faster device" in advice_on("compute", [], nowhere, "bsp")
 

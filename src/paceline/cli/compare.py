@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from typer import Argument, Context, Option
@@ -16,6 +16,7 @@ from paceline.cli.trials import run_with_progress
 from paceline.core.errors import ConfigurationError
 from paceline.experiment import Simulation
 from paceline.experiment.comparison import Comparison
+from paceline.experiment.limits import limits_of
 from paceline.experiment.own_comparison import own_comparison, refuse_without_accuracy, trials_of
 from paceline.experiment.own_loop import OwnFunctions
 from paceline.experiment.pictures import caption_of, draw_comparison
@@ -51,6 +52,7 @@ def compare_command(
     jitter: Annotated[float, Option(help="Sigma of a lognormal factor on every iteration.")] = 0.0,
     slow: options.Slow = None,
     epochs: Annotated[int | None, Option(help="Passes over the data set.")] = None,
+    steps: Annotated[int | None, Option(help="End each run of a script after so many full rounds.")] = None,
     budget: Annotated[float | None, Option(help="End each run at this virtual time.")] = None,
     target_accuracy: options.TargetAccuracy = None,
     seeds: Annotated[int, Option(help="Runs of each policy, with seeds 0, 1, ...")] = 3,
@@ -101,7 +103,11 @@ def compare_command(
         _refuse_for_scripts(context)
         own = _functions(Path(task), tuple(arguments or ()), target_accuracy)
         name = Path(task).stem
-        comparison = own_comparison(own, name=name, not_finite=not_finite, **common.options(default_epochs=1))
+        limits = limits_of(epochs, steps, None, budget)
+        given = common._replace(epochs=limits.epochs)._asdict()
+        comparison = own_comparison(own, name=name, not_finite=not_finite, steps=steps, **given)
+    elif steps is not None:
+        raise ConfigurationError("--steps is for scripts; --epochs, or --budget in virtual seconds, ends a task's run")
     else:
         name = task
         settings = TaskSettings(data, model, optimizer, lr, momentum, weight_decay, nesterov, batch_size)
@@ -140,9 +146,6 @@ class Common(NamedTuple):
     evaluate_every: int | None
     stop_at: float | None
 
-    def options(self, *, default_epochs: int) -> dict[str, Any]:
-        return {**self._asdict(), "epochs": default_epochs if self.epochs is None else self.epochs}
-
 
 class TaskSettings(NamedTuple):
     data: Path | None
@@ -165,7 +168,9 @@ def _of_a_task(task: str, settings: TaskSettings, common: Common, arguments: lis
     if arguments:
         raise ConfigurationError(f"{arguments[0]}: a task takes no arguments of its own; a script does")
     chosen = settings._asdict() | {"data": None if settings.data is None else str(settings.data)}
-    comparison = Comparison(task=task, **chosen, **common.options(default_epochs=settings_of(task).epochs))
+    if common.epochs is None:
+        common = common._replace(epochs=settings_of(task).epochs)
+    comparison = Comparison(task=task, **chosen, **common._asdict())
     task_of(comparison.task_options())  # or refuse now
     return comparison
 

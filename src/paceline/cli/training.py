@@ -200,6 +200,8 @@ def _run(
             group=request.group,
             observers=[timeline, view],
         )
+    if resume is not None and result.optimizer_state is None:
+        print(f"paceline: {directory} had come to its end before; nothing was left to do", file=sys.stderr)
     for warning in told:
         print(f"paceline: {warning.message}", file=sys.stderr)
     told_at_once = {failure.worker for failure in result.failures}
@@ -240,11 +242,16 @@ def _show(rows: list[TrainingRow], request: TrainingRequest, console: Console) -
         print(msgspec.json.format(msgspec.json.encode([row._asdict() for row in rows])).decode())
     elif rows:
         console.print(training_table(rows, request.target), "")
-        console.print(verdict(rows, request.target), highlight=False, markup=False)
+        if said := verdict(rows, request.target):
+            console.print(said, highlight=False, markup=False)
 
 
 def _left_behind(result: RunResult) -> str:
-    return f"{_used(result)}, and what was learned is in {result.run_dir}"
+    found = result.evaluations
+    older = (
+        f" (the last evaluation is of {found[-1].samples:,})" if found and found[-1].samples < result.samples else ""
+    )
+    return f"{_used(result)}{older}, and what was learned is in {result.run_dir}"
 
 
 def _used(result: RunResult) -> str:

@@ -6,6 +6,8 @@ takes long is told about, and one that raises ends the run.
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from paceline.recording.progress_log import Evaluation, Failure, Logged, Measure
 from paceline.runtimes.local.server import LocalServer
 
 LONG = 1.0  # seconds that a callback may take before it is told about
+LOOKS_LIKE = 0.85  # of two names
 
 
 class Run:
@@ -141,10 +144,32 @@ def check_callbacks(callbacks: Sequence[Callback], *, evaluates: bool) -> None:
                 f"callbacks[{number}] is {callback!r:.60}; it must be an object of a class that derives from"
                 " paceline.Callback"
             )
+        _refuse_misspelt(callback)
         if callback.needs_evaluation and not evaluates:
             raise ConfigurationError(
                 f"{type(callback).__name__} goes by evaluations, and the run has none; give evaluate=, or test data"
             )
+
+
+def _refuse_misspelt(callback: Callback) -> None:
+    """A method that looks like one of ours, and is none, would never be called."""
+    for name in dir(type(callback)):
+        if name.startswith("_") or name in METHODS or hasattr(Callback, name):
+            continue
+        meant = difflib.get_close_matches(name.removeprefix("on_"), METHODS, 1, LOOKS_LIKE)
+        if meant and _taken_by(getattr(callback, name)) == _taken_by(getattr(callback, meant[0])):
+            raise ConfigurationError(
+                f"{type(callback).__name__}.{name} would never be called; did you mean {meant[0]}? There are:"
+                f" {', '.join(METHODS)}"
+            )
+
+
+def _taken_by(method: Any) -> int | None:
+    """How many arguments it takes; None: it cannot be called."""
+    try:
+        return len(inspect.signature(method).parameters)
+    except (TypeError, ValueError):
+        return None
 
 
 class CallbackCaller(Observer):

@@ -47,7 +47,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
 
     task: str
     simulation: Simulation
-    epochs: int
+    epochs: int | None  # None: other limits end a run
     data: str | None = None
     model: str | None = None
     optimizer: str = "sgd"
@@ -66,6 +66,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     train_samples: int | None = None  # train on the first so many only
     own: str | None = None  # a loop of the user's own instead of a task: what it is called, and a digest of its code
     not_finite: str = "stop"  # of such a loop
+    steps: int | None = None  # full rounds, of such a loop
 
     def task_options(self, factor: float = 1.0) -> TaskOptions:
         """`factor`: on the learning rate."""
@@ -233,7 +234,7 @@ def _train(comparison: Comparison, trial: Trial, own: OwnFunctions | None, **opt
     simulation = msgspec.structs.replace(comparison.simulation, seed=trial.seed)
     if own is not None:
         loop = OwnLoop(anew(own.train), None if own.evaluate is None else anew(own.evaluate))
-        options |= {"not_finite": comparison.not_finite, "factor": trial.factor}
+        options |= {"not_finite": comparison.not_finite, "factor": trial.factor, "steps": comparison.steps}
         return train_loops_virtually(loop, trial.policy, simulation, **options)
     task = task_of(comparison.task_options(trial.factor), seed=trial.seed)
     task = replace(

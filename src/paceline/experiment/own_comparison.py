@@ -15,6 +15,7 @@ from rich.console import Console
 
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.comparison import ACCURACY, Comparison, Outcome, Trial, run_trials
+from paceline.experiment.limits import limits_of
 from paceline.experiment.own_loop import OwnFunctions, digest_of, own_functions
 from paceline.experiment.pictures import draw_comparison
 from paceline.experiment.rows import Row, learning_rows, rows_of
@@ -55,7 +56,8 @@ def compare(
     workers: str | int | Sequence[float] | None = None,
     policies: Sequence[str] | None = None,
     seeds: int = 3,
-    epochs: int = 1,
+    epochs: int | None = None,
+    steps: int | None = None,
     evaluate: Callable[[Any], Any] | None = None,
     evaluate_every: int | None = None,
     target_accuracy: float | None = None,
@@ -76,11 +78,12 @@ def compare(
 
     `workers`: "3x1.0,1x4.0" (three that need a second for an iteration, and one that needs four), a list of such times,
     or a number, with `speed` ("lognormal:seconds=0.02"). `trace`: instead, the times of a CSV or of a run directory.
-    `policies`: all by default. `seeds`: runs of each. `evaluate(state)`: as in `launch`; without one the training loss
-    is shown. `evaluate_every`: samples; by default an epoch. `target_accuracy`: the time to it is measured, and
-    `stop_at_target` ends a run there. `tune_lr`: factors on your learning rate, of which every policy gets its best.
-    `jitter`: sigma of a lognormal factor on every iteration. `slowdown`: {3: 4.0}. `budget`: virtual seconds.
-    `processes`: runs at a time; functions of a notebook or of another function run in this process, one by one.
+    `policies`: all by default. `seeds`: runs of each. `epochs`, `steps` (full rounds) and `budget` (virtual seconds):
+    the first that is reached ends a run; an epoch, if none of them is given. `evaluate(state)`: as in `launch`; without
+    one the training loss is shown. `evaluate_every`: samples; by default an epoch. `target_accuracy`: the time to it is
+    measured, and `stop_at_target` ends a run there. `tune_lr`: factors on your learning rate, of which every policy
+    gets its best. `jitter`: sigma of a lognormal factor on every iteration. `slowdown`: {3: 4.0}. `processes`: runs at
+    a time; functions of a notebook or of another function run in this process, one by one.
     `out`: where results and pictures go; the same comparison then goes on where it was.
     """
     refuse_inside_a_trial()
@@ -93,7 +96,8 @@ def compare(
         functions,
         name=getattr(train, "__name__", type(train).__name__),
         simulation=simulation,
-        epochs=epochs,
+        epochs=limits_of(epochs, steps, None, budget).epochs,
+        steps=steps,
         lr_scaling=lr_scaling,
         stale=stale,
         not_finite=not_finite,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import msgspec
 from paceline.core.errors import PacelineError
 from paceline.core.messages import GradientArrived, Record, SendParameters, WorkerJoined
 from paceline.experiment.group import Group
+from paceline.experiment.result import InterruptedRun, RunResult
 from paceline.experiment.run_files import name_of
 from paceline.experiment.training import launch
 from paceline.experiment.whatif import recommendation, whatif
@@ -42,6 +44,7 @@ class Share(msgspec.Struct, frozen=True):
     wait: float  # as the policy says, and for work
     pull: float  # from the decision to parameters in the model, the update itself included
     steps: int
+    loaders: int = 0  # processes that load its batches
 
     @property
     def pace(self) -> float:
@@ -115,16 +118,22 @@ def profile(
 ) -> Profile:
     """Run it for so many seconds, and say where they went. `options`: as `launch` takes them."""
     stamped, waits = run_dir / "profile", Waits()
-    result = launch(
-        Profiled(train, seconds, stamped),
-        policy=policy,
-        epochs=MANY_EPOCHS,
-        run_dir=run_dir,
-        checkpoint_every=None,
-        group=group,
-        observers=[waits, *options.pop("observers", ())],
-        **options,
-    )
+    result: RunResult | None
+    try:
+        result = launch(
+            Profiled(train, seconds, stamped),
+            policy=policy,
+            epochs=MANY_EPOCHS,
+            run_dir=run_dir,
+            checkpoint_every=None,
+            group=group,
+            observers=[waits, *options.pop("observers", ())],
+            **options,
+        )
+    except InterruptedRun as interrupted:
+        result = interrupted.result  # what was measured until then is worth a look
+        if result is None:
+            raise
     stamps = [msgspec.json.decode(path.read_bytes(), type=Stamps) for path in sorted(stamped.glob("worker-*.json"))]
     shares = [share_of(found, waits.of(found.worker)) for found in stamps if found.steps]
     if not shares:
@@ -152,7 +161,7 @@ def share_of(stamps: Stamps, waits: Sequence[tuple[float, float]]) -> Share:
     elapsed = stamps.ended - stamps.began
     wait += stamps.work
     compute = elapsed - stamps.data - push - wait - pull
-    return Share(stamps.worker, elapsed, compute, stamps.data, push, wait, pull, len(stamps.steps))
+    return Share(stamps.worker, elapsed, compute, stamps.data, push, wait, pull, len(stamps.steps), stamps.loaders)
 
 
 def limit_of(shares: Sequence[Share]) -> tuple[str, str]:
@@ -184,15 +193,31 @@ def limit_of(shares: Sequence[Share]) -> tuple[str, str]:
     return f"waiting for each other: {share}, though all are about equally fast on average", kind
 
 
+def _advice_on_data(data: float, rest: float, loaders: int, workers: int) -> str:
+    """`data`, `rest`: seconds of a step in which a loop waits for its batch, and those in which it computes."""
+    if loaders:
+        cores = os.cpu_count() or 1
+        taken = f"{workers} workers and {workers * loaders} loader processes have {cores} cores"
+        more = (
+            "more of them will not help" if workers * (1 + loaders) >= cores else f"num_workers={2 * loaders} may help"
+        )
+        return (
+            f"a step waits {1e3 * data:.3g} ms for its batch, though {loaders} loader processes of every worker prepare"
+            f" it ahead: {taken}, so {more}; cheaper transforms and smaller batches in bytes (uint8 instead of float32,"
+            " one tensor instead of many) do"
+        )
+    wanted = min(MOST_LOADERS, max(1, math.ceil(data / max(rest, 1e-6))))
+    return (
+        f"a batch takes {1e3 * data:.3g} ms to load and {1e3 * rest:.3g} ms to compute: let loader processes"
+        f" prepare it meanwhile (num_workers={wanted} in each worker, if there are cores), or make loading cheaper"
+    )
+
+
 def advice_on(kind: str, shares: Sequence[Share], trace: Path, policy: str) -> str:
     if kind == "data":
         steps = sum(share.steps for share in shares)
         data, rest = sum(share.data for share in shares) / steps, sum(share.compute for share in shares) / steps
-        loaders = min(MOST_LOADERS, max(1, math.ceil(data / max(rest, 1e-6))))
-        return (
-            f"a batch takes {1e3 * data:.3g} ms to load and {1e3 * rest:.3g} ms to compute: let loader processes"
-            f" prepare it meanwhile (num_workers={loaders} in each worker, if there are cores), or make loading cheaper"
-        )
+        return _advice_on_data(data, rest, max(share.loaders for share in shares), len(shares))
     if kind == "server":
         return "larger batches, or several backward() per step, make fewer pushes of the same samples"
     if kind == "wait":

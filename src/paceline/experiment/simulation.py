@@ -122,7 +122,8 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
     given = [way for way in (simulation.intervals, simulation.speed, simulation.trace) if way is not None]
     if len(given) != 1:
         raise ConfigurationError(
-            "give the workers exactly one way: as intervals, as workers with a speed, or as a trace"
+            "give the workers exactly one way: as intervals, as workers with a speed, or as a trace;"
+            " for instance --workers 3x1.0,1x4.0: three that need a second for an iteration, and one that needs four"
         )
     speeds: dict[int, SpeedModel]
     if simulation.intervals is not None:

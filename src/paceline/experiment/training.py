@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -21,6 +18,7 @@ from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_c
 from paceline.experiment.collector import Collector
 from paceline.experiment.given import check_given
 from paceline.experiment.group import Group, group_of
+from paceline.experiment.interruptions import Interruptions
 from paceline.experiment.limits import limits_of
 from paceline.experiment.result import InterruptedRun as InterruptedRun
 from paceline.experiment.result import RunResult as RunResult
@@ -174,6 +172,7 @@ def launch(
     metrics, collector = RunMetrics(), Collector(tells=not any(observer.tells for observer in observers))
     caller = CallbackCaller(callbacks)
     with ExitStack() as stack:
+        interruptions = stack.enter_context(Interruptions())
         resumed = None if checkpoint is None else checkpoint.facts
         files = None
         if run_dir is not None:
@@ -207,8 +206,9 @@ def launch(
         )
         caller.run = Run(server, str(chosen), None if files is None else files.directory, collector.evaluations)
         keep_freed_memory()
+        interruptions.loop = server.loop
         try:
-            with _interruptible(server), _threads(group.server_threads()):
+            with _threads(group.server_threads()):
                 server.run()
         except PacelineError as problem:
             raise problem.with_traceback(None) from None  # the sentence, without the server's insides
@@ -364,23 +364,3 @@ def _threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _interruptible(server: LocalServer) -> Iterator[None]:
-    """Ctrl-C, or a polite kill, ends the run between two messages; a second one ends it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python lets only the main thread listen to signals
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if server.loop.interrupted:
-            raise KeyboardInterrupt
-        server.loop.interrupted = True
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

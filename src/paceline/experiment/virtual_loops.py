@@ -14,6 +14,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.errors import PacelineError
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.collector import warn_if_not_corrected
+from paceline.experiment.limits import limits_of
 from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, worker_speeds
 from paceline.experiment.virtual_training import VirtualEvaluations, end_of, refuse_diverged
@@ -98,7 +99,8 @@ def train_loops_virtually(
     policy: Policy | str,
     simulation: Simulation,
     *,
-    epochs: int = 1,
+    epochs: int | None = 1,
+    steps: int | None = None,
     lr_scaling: str = "auto",
     stale: str = "auto",
     not_finite: str = "stop",
@@ -134,6 +136,7 @@ def train_loops_virtually(
         learner.watching,
         learner,
         epochs=epochs,
+        limit=limits_of(epochs, steps, None, None).of_work(len(speeds)),
         push_delay=simulation.push_delay,
         pull_delay=simulation.pull_delay,
         time_scale=min(speed.mean for speed in speeds.values()),

@@ -313,8 +313,10 @@ class WorkLedger:
 
     @property
     def asked(self) -> int | None:
-        """Samples that the run is to apply in all; None: a number of batches, or somebody else, ends it."""
-        return self._asked if self.limit.batches is None else None
+        """Samples that the run is to apply in all; None: somebody else ends it, or batches that are still to come."""
+        if self.limit.batches is None:
+            return self._asked
+        return self.given if self.batches >= self.limit.batches or self.given == self._asked else None
 
     @property
     def returned(self) -> int:

@@ -35,6 +35,12 @@ def trace_in(run_dir: Path) -> Path:
     return compressed if compressed.exists() else run_dir / NAME
 
 
+def _meant(path: Path) -> str:
+    """A hint, if it is a directory of runs that was taken for a run."""
+    runs = sorted(found.parent for found in path.parent.glob(f"*/{NAME}*"))
+    return f"; there are runs below, the newest is {runs[-1]}" if runs else ""
+
+
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     format: str
     policy: str = ""
@@ -184,7 +190,7 @@ class Trace:
         try:
             first = next(lines_of(path), b"")
         except OSError as problem:
-            raise UnreadableTraceError(f"{path}: cannot be read: {problem.strerror}") from None
+            raise UnreadableTraceError(f"{path}: cannot be read: {problem.strerror}{_meant(path)}") from None
         try:
             self.header = msgspec.json.decode(first, type=Header)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -17,7 +17,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paceline.core.messages import AT_THE_END, NO_CORRECTION_EXPECTED, UpdateRule, WorkerLeft, WorkerSuspected
+from paceline.core.messages import (
+    AT_THE_END,
+    NO_CORRECTION_EXPECTED,
+    UpdateRule,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerSuspected,
+)
 from paceline.recording.metrics import RunMetrics, WorkerNow
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
@@ -118,6 +125,7 @@ class _Teller(Observer):
         self._title = title
         self._drawer = drawer
         self._failed: set[int] = set()  # workers of which it was said why
+        self._first_join: float | None = None  # when the group began
 
     def worker_failed(self, failure: Failure) -> None:
         self._failed.add(failure.worker)
@@ -125,6 +133,10 @@ class _Teller(Observer):
 
     def observe(self, record: Record) -> None:
         news = news_of_a_worker(record)
+        if isinstance(record.event, WorkerJoined):
+            self._first_join = record.now if self._first_join is None else self._first_join
+            if record.now > self._first_join:
+                news = f"worker {record.event.worker} joined after {record.now:.1f} s"
         if news and not (isinstance(record.event, WorkerLeft) and record.event.worker in self._failed):
             self._print(news)
 

@@ -46,7 +46,7 @@ class LoopLearner:
         train: Callable[[], Train],
         workers: int,
         *,
-        epochs: int,
+        epochs: int | None,
         seed: int,
         updates: UpdateOptions = AS_USUAL,
         statistics: bool = False,
@@ -118,10 +118,12 @@ class LoopLearner:
             for loop in self._loops.values():
                 loop.rates = self.store.rates
 
-    def pull(self, seat: int, place: Place) -> None:
-        """The worker, which stands, takes the newest parameters; its next work begins."""
+    def pull(self, seat: int, place: Place, *, enough: bool = False) -> None:
+        """The worker, which stands, takes the newest parameters; its next work begins. `enough`: it is to bring no more
+        batches of its own."""
         loop = self._loops[seat]
         loop.place, loop.rates, loop.state_of = place, self.store.rates, self.store.optimizer_state
+        loop.enough = enough
         self._segment(seat).parameters.copy_(self.store.flat)
         self.note_buffers(seat)
 

@@ -61,7 +61,7 @@ class RehearsedLoop:
         self.index = index
         self.segment: Segment | None = None
         self.spec: OptimizerSpec | None = None
-        self.enough = False  # it is stopped where the recorded loop came to its end
+        self.enough = False  # of batches of its own; a recorded loop is stopped where it came to its end
         self.rates: tuple[float, ...] = ()
         self.state_of: Callable[[], dict[str, Any]] = dict  # what it gets when it asks for the optimizer's state
         self.absent: tuple[int, ...] = ()  # parameters that the gradient it pushed does not have

@@ -28,6 +28,7 @@ class Stamps(msgspec.Struct):
     data: float = 0.0  # in the iterator of its batches
     work: float = 0.0  # waiting for work that others had, in that iterator
     batches: int = 0
+    loaders: int = 0  # processes of its own that load them
     steps: list[tuple[float, float, float]] = []  # begin, end, and the pause in it by which a slow worker is emulated
 
 
@@ -88,6 +89,8 @@ class Stopwatch:
 
     def _iterate(self, *given: Any, **named: Any) -> Iterator[Any]:
         batches = iter(self._batches(*given, **named))
+        own = getattr(given[0], "num_workers", 0) if given else 0  # of a DataLoader
+        self.stamps.loaders = int(named.get("num_workers") or own)
         while True:
             began, waited = time.monotonic(), self.stamps.work
             try:

@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
@@ -45,7 +44,8 @@ from paceline.runtimes.local.messages import (
     ToWorker,
 )
 from paceline.runtimes.local.process_title import show_as
-from paceline.runtimes.local.surroundings import OURS, Surroundings
+from paceline.runtimes.local.surroundings import Surroundings
+from paceline.runtimes.local.their_code import traceback_from_there, with_line
 from paceline.runtimes.local.zygote import Given
 from paceline.runtimes.pace import Pace
 from paceline.training.layout import Layout, Segment
@@ -295,24 +295,16 @@ def _functions(given: Given, letter: Letter) -> tuple[Callable[..., Any], Callab
     return content
 
 
-def _in_their_code(problem: BaseException) -> str:
-    """Its traceback from where the user's own code begins."""
-    own = problem.__traceback__
-    while own is not None and own.tb_frame.f_code.co_filename.startswith(OURS):
-        own = own.tb_next
-    return "".join(traceback.format_exception(type(problem), problem, own or problem.__traceback__))
-
-
 def _problem_of(who: str, act: Callable[[], Any]) -> Failed | None:
-    """Do it, and say in words what went wrong: a sentence for our own errors, a traceback for the user's."""
+    """Do it, and say in words what went wrong: a sentence and a line for our own errors, a traceback for the user's."""
     try:
         act()
     except PacelineError as problem:
-        return Failed(str(problem), isinstance(problem, ConfigurationError))
+        return Failed(with_line(problem), isinstance(problem, ConfigurationError))
     except ClosedError:
         raise
     except (Exception, SystemExit) as problem:
-        return Failed(f"{who} raised:\n{_in_their_code(problem)}", ends_the_run=False)
+        return Failed(f"{who} raised:\n{traceback_from_there(problem)}", ends_the_run=False)
     return None
 
 

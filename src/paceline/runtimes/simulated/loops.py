@@ -32,6 +32,7 @@ from paceline.lifecycle.messages import (
 )
 from paceline.lifecycle.silence import Patience
 from paceline.lifecycle.validation import PortView
+from paceline.lifecycle.work import NO_LIMIT, Limit
 from paceline.recording.observer import Observer
 from paceline.runtimes.simulated.simulator import Happening, SimulatedWorker, Simulator, WorkerLoop
 from paceline.training.stops import END, PUSH, REQUEST, SKIP, Stop
@@ -50,8 +51,9 @@ class RunsLoops(Protocol):
     def open(self, opened: DataOpened) -> None:
         """It is known how much work there is; that may be told again."""
 
-    def pull(self, seat: int, place: Place) -> None:
-        """The worker takes the newest parameters; `place`: its own in the group."""
+    def pull(self, seat: int, place: Place, *, enough: bool = False) -> None:
+        """The worker takes the newest parameters; `place`: its own in the group; `enough`: no more batches of its
+        own."""
 
     def note_buffers(self, seat: int) -> None:
         """Its next work begins."""
@@ -81,14 +83,15 @@ class LoopSimulator(Simulator):
         observers: Sequence[Observer],
         loops: RunsLoops,
         *,
-        epochs: int,
+        epochs: int | None,
+        limit: Limit = NO_LIMIT,
         patience: Patience | None = None,
         **options: Any,
     ) -> None:
         """`options`: the delays and the scale of time, as in Simulator."""
         together = not any(simulated.joins_at for simulated in workers)  # as real processes begin
         seats = [simulated.worker for simulated in workers]
-        lifecycle = Lifecycle(coordinator, seats, epochs=epochs, together=together, patience=patience)
+        lifecycle = Lifecycle(coordinator, seats, epochs=epochs, limit=limit, together=together, patience=patience)
         super().__init__(workers, coordinator, observers, lifecycle=lifecycle, **options)
         self._loops = loops
         self._stops: dict[int, Stop] = {}  # by seat: where its loop stands
@@ -154,7 +157,7 @@ class LoopSimulator(Simulator):
         self._loops.begin(command.seats)
 
     def release(self, command: Release) -> None:
-        self._loops.pull(command.seat, self._lifecycle.place_of(command.seat))
+        self._loops.pull(command.seat, self._lifecycle.place_of(command.seat), enough=command.enough)
         self._interrupted.discard(command.seat)
         self._go_on(self._workers[command.seat], command.unit, command.ahead)
 
