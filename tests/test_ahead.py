@@ -7,10 +7,24 @@ from lifecycle_group import LifecycleGroup
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import GradientArrived, Record, Unit, UnitsReturned
-from paceline.lifecycle.messages import GradientPushed, Interrupt, Lease, Place, Release, WorkDropped, WorkRequested
+from paceline.lifecycle.messages import (
+    GiveUp,
+    GradientPushed,
+    Interrupt,
+    Lease,
+    ModelArrived,
+    Place,
+    ProcessDied,
+    ProcessFinished,
+    Release,
+    StartProcess,
+    WorkDropped,
+    WorkRequested,
+)
 from paceline.lifecycle.samples import Samples
 from paceline.lifecycle.seats import Seat, State
 from paceline.lifecycle.silence import Patience
+from paceline.lifecycle.staffing import MOST_REPLACEMENTS
 from paceline.lifecycle.work import Work
 
 
@@ -130,7 +144,30 @@ def test_a_worker_that_asks_in_the_middle_of_a_gradient_is_watched_though_there_
     assert lifecycle.handle(WorkRequested(0, Work(4, 2)), 10.0) == [Lease(0, Unit(0, 2, 4))]
     assert lifecycle.handle(WorkRequested(0, Work(4, 2)), 11.0) == [Lease(0, None)]
     assert lifecycle.silence is not None and 0 in lifecycle.silence._since
-    assert lifecycle.handle(WorkDropped(0, 4, 2), 12.0)[-1] == Release(0, Unit(0, 0, 2))
+    # Its loop ends with that gradient, so that another does what is left of it.
+    assert lifecycle.handle(WorkDropped(0, 4, 2), 12.0)[-2:] == [Release(0), StartProcess(1)]
+
+
+def test_those_that_stand_in_for_one_that_was_let_go_too_early_may_die_but_not_for_ever() -> None:
+    lifecycle = begun("asp", 1, Work(4, 2)).lifecycle
+    for time in (10.0, 11.0):
+        lifecycle.handle(WorkRequested(0, Work(4, 2)), time)
+    outputs = lifecycle.handle(WorkDropped(0, 4, 2), 12.0)
+    for seat in range(1, MOST_REPLACEMENTS + 1):
+        assert outputs[-1] == StartProcess(seat)
+        lifecycle.handle(ModelArrived(seat), 13.0)
+        (lease,) = lifecycle.handle(WorkRequested(seat, Work(4, 2)), 13.0)
+        assert isinstance(lease, Lease) and lease.unit is not None
+        outputs = lifecycle.handle(ProcessDied(seat, "it was killed"), 14.0)
+    assert outputs[-1] == GiveUp(f"work is left over, and {MOST_REPLACEMENTS} that were to do it died")
+
+
+def test_what_a_loop_leaves_undone_by_itself_is_done_by_nobody() -> None:
+    lifecycle = begun("asp", 1, Work(4, 2)).lifecycle
+    for time in (10.0, 11.0):
+        lifecycle.handle(WorkRequested(0, Work(4, 2)), time)
+    assert not any(isinstance(output, StartProcess) for output in lifecycle.handle(ProcessFinished(0), 12.0))
+    assert lifecycle.over
 
 
 def test_all_must_have_the_same_data_in_the_same_order() -> None:

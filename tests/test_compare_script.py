@@ -54,19 +54,24 @@ def loop(
     gathers: int = 1,
     spoils: int = 0,
     own: bool = False,
+    ends_with_a_step: bool = False,
     **options: Any,
 ) -> None:
-    """A user's loop. `gathers`: batches of one step; `spoils`: every so many gradients one is not finite."""
+    """A user's loop. `gathers`: batches of one step; `spoils`: every so many gradients one is not finite.
+    `ends_with_a_step`: also of fewer batches, if they are the last."""
     model = net(plain=plain)
     optimizer = worker.optimizer(model, kind, **({"lr": 0.1} | options))
     leased = worker.batches(DATA, BATCH)
     batches = worker.batches(DataLoader(DATA, BATCH, shuffle=True), sharding="own") if own else leased
+    number = 0
     for number, (x, y) in enumerate(batches, 1):
         loss = F.cross_entropy(model(x), y) * (float("nan") if spoils and number % spoils == 0 else 1.0)
         loss.backward()
         if number % gathers == 0:
             optimizer.step(loss)
             optimizer.zero_grad()
+    if number % gathers and ends_with_a_step:
+        optimizer.step(loss)
 
 
 def accuracy(state: dict[str, torch.Tensor]) -> float:
@@ -161,6 +166,19 @@ def test_a_worker_may_fail_and_another_join_late() -> None:
     result = train_loops_virtually(own(), "bsp", group, epochs=EPOCHS)
     assert result.samples == SAMPLES * EPOCHS
     assert [gone.worker for gone in result.summary.departures] == [1]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "elastic-bsp", "backup"])
+def test_nothing_is_lost_when_somebody_fails_and_the_others_were_let_go_in_the_middle_of_a_gradient(
+    policy: str,
+) -> None:
+    stood_in = 0
+    for tenths in range(1, 90, 3):
+        group = Simulation(intervals=(1.0, 1.3), failures={1: tenths / 10})
+        result = train_loops_virtually(own(gathers=5, ends_with_a_step=True), policy, group)
+        assert result.samples == SAMPLES
+        stood_in += any(each.worker > 1 for each in result.summary.workers)
+    assert policy != "asp" or stood_in
 
 
 def test_the_times_of_a_run_are_the_speeds_of_another(tmp_path: Path) -> None:

@@ -199,7 +199,9 @@ def _advice_on_data(data: float, rest: float, loaders: int, workers: int) -> str
         cores = os.cpu_count() or 1
         taken = f"{workers} workers and {workers * loaders} loader processes have {cores} cores"
         more = (
-            "more of them will not help" if workers * (1 + loaders) >= cores else f"num_workers={2 * loaders} may help"
+            "more of them help only if they wait for a disk or the network"
+            if workers * (1 + loaders) >= cores
+            else f"num_workers={2 * loaders} may help"
         )
         return (
             f"a step waits {1e3 * data:.3g} ms for its batch, though {loaders} loader processes of every worker prepare"

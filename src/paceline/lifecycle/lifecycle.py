@@ -57,6 +57,7 @@ class Lifecycle(Watch):
     def __init__(self, coordinator: Coordinator, workers: Sequence[int], **options: Any) -> None:
         super().__init__(coordinator, workers, **options)
         self._postponed: list[GroupEvent] = []
+        self._orphaned = False  # whether work came back that nobody has been given since
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             GradientPushed: self._push,
             WorkRequested: self._request,
@@ -91,7 +92,10 @@ class Lifecycle(Watch):
             return outputs
         if self.silence is not None and isinstance(event, WORDS) and not self._is_old(event):
             self.silence.heard(event.seat, now)
+        returned = self.samples.returned
         self._handlers[type(event)](event, now)
+        if self.samples.returned > returned and not isinstance(event, ProcessFinished):
+            self._orphaned = True  # what a loop leaves undone by itself is its own affair
         self._conclude(now)
         return outputs
 
@@ -105,6 +109,9 @@ class Lifecycle(Watch):
         while self._orders.late:
             self._judge_late(now)
             self._serve(now)
+        self._orphaned = self._orphaned and self.samples.came_back
+        if self._wants_a_stand_in:
+            self._stand_in()
         while self.samples.recalled:
             worker, units = self.samples.recalled.pop(0)
             self._note_return(worker, units, SILENT, now)
@@ -223,7 +230,7 @@ class Lifecycle(Watch):
             raise ConfigurationError(
                 f"worker {seat.index} asks for batches before it has a model: call worker.optimizer first"
             )
-        seat.asks = True
+        seat.asks, seat.told_last = True, False
         seat.work = event.work
         if self.samples.open(event.work, seat.index, self.seats.values(), len(self.active)):
             assert self.samples.opened is not None
@@ -306,8 +313,9 @@ class Lifecycle(Watch):
     def _die(self, event: ProcessDied, now: float) -> None:
         """A process died: replace it, go on without it, or say why that is impossible."""
         seat = self.seats[event.seat]
-        before = seat.state
+        before, returned = seat.state, self.samples.returned
         self._end(seat, event.reason, now)
+        self._orphaned = self._orphaned or self.samples.returned > returned  # looked at below
         if before in (*ON_THEIR_WAY_OUT, State.FINISHING):
             return
         died = f"worker {seat.index}: {event.reason}"
@@ -317,10 +325,27 @@ class Lifecycle(Watch):
                 self._outputs.append(GiveUp(f"{died}; {MOST_REPLACEMENTS} others that took its place died as well"))
                 return
             self._start_another()
-        elif not active:
+        elif not active and not self._wants_a_stand_in:
             self._outputs.append(GiveUp(f"{died}, and it was the last"))
         elif not self._has_a_model and self._together:
             self._outputs.append(GiveUp(f"{died} before the group began"))
+
+    @property
+    def _wants_a_stand_in(self) -> bool:
+        """Whether work came back, of one that died or of a gradient that was not wanted, and all who could have done it
+        were let go too early: in the middle of a gradient they asked for more, and it was not there yet."""
+        if not self._orphaned or not self.samples.came_back:
+            return False
+        could = [seat for seat in self.active if seat.state not in (State.FINISHING, State.SILENT)]
+        return all(seat.told_last for seat in could) and any(seat.told_last for seat in self.seats.values())
+
+    def _stand_in(self) -> None:
+        self._orphaned = False  # what this one drops was not lost with anybody
+        self.staffing.stand_in()
+        if self.staffing.hopeless:
+            self._outputs.append(GiveUp(f"work is left over, and {MOST_REPLACEMENTS} that were to do it died"))
+        else:
+            self._start_another()
 
     def _end_soon(self, event: EndRequested, now: float) -> None:
         """What everybody is at is the last. Every gradient gets its fate as at the end of any run."""

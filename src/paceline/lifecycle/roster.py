@@ -118,7 +118,8 @@ class Roster:
     def _answer(self, seat: Seat, units: tuple[Unit, ...], now: float) -> None:
         if units or seat.state is State.FINISHING or self.samples.leased_by(seat):
             seat.asks = False
-            # None: it has others, and these are the last ones.
+            # None: it has others, and these are the last ones. It cannot wait for more: others may wait for its push.
+            seat.told_last = not units
             self._outputs.append(Lease(seat.index, units[0] if units else None, units[1:]))
             return
         # It leaves the group, so that nobody waits for it, but its process stays: work may come back.

@@ -96,7 +96,7 @@ class Samples:
 
     def _deal_one(self, seat: Seat, units: list[Unit], sharers: int, asked: bool) -> bool:
         ledger, work = self.ledger, seat.work
-        if ledger is None or work is None or seat.state is State.LEAVING:
+        if ledger is None or work is None or seat.state is State.LEAVING or seat.told_last:
             return False
         needs = (asked and not units) or self.leased_by(seat) < seat.gathers
         if not needs:
@@ -125,6 +125,11 @@ class Samples:
     def came_back(self) -> bool:
         """Whether there is work for a process that has none."""
         return self.ledger is not None and self.ledger.available
+
+    @property
+    def returned(self) -> int:
+        """Samples that came back, and nobody is at."""
+        return 0 if self.ledger is None else self.ledger.returned
 
     @property
     def all_done(self) -> bool:

@@ -27,6 +27,10 @@ class Staffing:
         self._in_a_row += 1
         return True
 
+    def stand_in(self) -> None:
+        """Another takes the place of those that could not know that there would be more to do."""
+        self._in_a_row += 1
+
     @property
     def hopeless(self) -> bool:
         """Whether those that take somebody's place die as well."""

@@ -27,6 +27,7 @@ from paceline.lifecycle.messages import (
     ProcessFinished,
     Release,
     SetAside,
+    StartProcess,
     WorkDropped,
     WorkRequested,
 )
@@ -152,6 +153,12 @@ class LoopSimulator(Simulator):
             self._answers.append(WorkDropped(seat, stop.samples, stop.units))
 
     # -- the port --
+
+    def start_process(self, command: StartProcess) -> None:
+        """It stands in for those that failed, and is as fast as the first."""
+        first = next(iter(self._workers.values()))
+        self._workers[command.seat] = WorkerLoop(command.seat, first.draw)
+        self._schedule(self.now, Happening.JOIN, self._workers[command.seat])
 
     def begin_group(self, command: BeginGroup) -> None:
         self._loops.begin(command.seats)
