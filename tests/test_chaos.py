@@ -12,7 +12,7 @@ from paceline.cli.app import app
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Unit
 from paceline.experiment.chaos.plan import KINDS, Fault, plan_of, read_plan, written
-from paceline.experiment.chaos.setting import POLICIES, Setting, kind_of, setting_of
+from paceline.experiment.chaos.setting import POLICIES, Setting, Subject, kind_of, setting_of
 from paceline.experiment.chaos.virtual import run_virtually, shrunk
 from paceline.lifecycle.work import WorkLedger
 
@@ -90,7 +90,10 @@ def test_the_command_says_what_it_did_and_how_to_do_it_again() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mnist"], "unknown task 'mnist'; there are: digits"),
+        (["mnist"], "unknown task 'mnist'; there are: digits; or name a script of yours, as in train.py"),
+        (["train.py"], "--virtual computes no gradients, so that it needs no script"),
+        (["digits", "x"], "x: a task takes no arguments of its own; a script does"),
+        (["--epochs", "0"], "--epochs 0: must be at least 1"),
         (["--seeds", "0"], "--seeds 0: must be at least 1"),
         (["--seconds", "0"], "--seconds 0: must be above 0"),
         (["--policy", "bps"], "unknown policy 'bps'"),
@@ -102,13 +105,56 @@ def test_wrong_input_is_refused(arguments: list[str], message: str) -> None:
         CliRunner().invoke(app, ["chaos", "--virtual", *arguments], catch_exceptions=False)
 
 
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Pictures(Dataset):
+    pictures = torch.randn(120, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self):
+        return 120
+
+    def __getitem__(self, index):
+        return self.pictures[index] + 0.1 * torch.randn(1, 4, 4), index % 2
+
+def train(worker):
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.1), nn.Flatten(), nn.Linear(16, 2))
+    optimizer = worker.optimizer(model, torch.optim.AdamW, lr=0.01)
+    gathered = 0
+    for x, y in worker.batches(DataLoader(Pictures(), 4, shuffle=True, num_workers=1)):
+        (F.cross_entropy(model(x), y) / 3).backward()
+        gathered += 1
+        if gathered == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+            gathered = 0
+    if gathered:
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "policy"), [(0, "asp"), (1, "bsp"), (2, "backup:late=interrupt")])
+def test_nothing_is_lost_of_a_script_that_accumulates_and_loads_ahead(seed: int, policy: str, tmp_path: Path) -> None:
+    from paceline.experiment.chaos.real import run_for_real
+
+    (tmp_path / "train.py").write_text(SCRIPT)
+    faults = read_plan("kill 0@0.3, freeze 1@0.5+0.8, crash@0.9, kill 1@1.2")
+    subject = Subject(str(tmp_path / "train.py"), epochs=8)
+    verdict = run_for_real(subject, seed, faults, Setting(policy, "2", 9), 1.0, tmp_path / "chaos")
+    assert not verdict.problem and verdict.samples == 8 * 120
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(REAL_SEEDS))
 def test_nothing_is_lost_with_real_processes(seed: int, tmp_path: Path) -> None:
     from paceline.experiment.chaos.real import run_for_real
 
     plan, setting = plan_of(seed, 1.0), setting_of(seed)
-    verdict = run_for_real("digits", seed, plan, setting, 1.0, tmp_path / "chaos")
+    verdict = run_for_real(Subject("digits"), seed, plan, setting, 1.0, tmp_path / "chaos")
     assert not verdict.problem, f"paceline chaos --seed {seed} --seconds 1: {verdict.problem}"
     assert verdict.samples == 2 * 1437
     crashed = any(kind_of(happened) == "the launcher is killed" for happened in verdict.happened)

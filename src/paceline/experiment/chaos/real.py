@@ -20,7 +20,7 @@ import msgspec
 
 from paceline.experiment.balance import balance_of
 from paceline.experiment.chaos.plan import Fault
-from paceline.experiment.chaos.setting import Setting, Verdict, in_words
+from paceline.experiment.chaos.setting import Setting, Subject, Verdict, in_words
 from paceline.experiment.chaos.subject import DELAY, LOG, OUTCOME, REPEAT, Outcome, Seen, live
 from paceline.experiment.verification import train_again
 from paceline.recording.replay import first_difference
@@ -37,9 +37,9 @@ GONE_WITHIN = 30.0  # seconds after the end of a launcher: a process that is jus
 
 class Tormentor:
     def __init__(
-        self, task: str, seed: int, plan: Sequence[Fault], setting: Setting, seconds: float, directory: Path
+        self, subject: Subject, seed: int, plan: Sequence[Fault], setting: Setting, seconds: float, directory: Path
     ) -> None:
-        self._task, self._seed, self._setting, self._seconds = task, seed, setting, seconds
+        self._subject, self._seed, self._setting, self._seconds = subject, seed, setting, seconds
         self._directory = directory
         self._run_dir = directory / "run"
         self._faults = list(plan)
@@ -89,7 +89,7 @@ class Tormentor:
         (self._directory / OUTCOME).unlink(missing_ok=True)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["paceline.experiment.chaos.subject"])
-        arguments = (self._run_dir, self._task, self._seed, self._setting, self._seconds)
+        arguments = (self._run_dir, self._subject, self._seed, self._setting, self._seconds)
         launcher = context.Process(target=live, args=arguments, name="paceline chaos")
         launcher.start()
         end = time.monotonic() + self._seconds + LONGEST
@@ -281,6 +281,6 @@ def _signal(pid: int, number: int) -> None:
 
 
 def run_for_real(
-    task: str, seed: int, plan: Sequence[Fault], setting: Setting, seconds: float, directory: Path
+    subject: Subject, seed: int, plan: Sequence[Fault], setting: Setting, seconds: float, directory: Path
 ) -> Verdict:
-    return Tormentor(task, seed, plan, setting, seconds, directory).verdict()
+    return Tormentor(subject, seed, plan, setting, seconds, directory).verdict()

@@ -24,6 +24,18 @@ PATIENCE = 0.5  # seconds, so that some freezes are longer
 CHECKPOINT_EVERY = 1.0  # second
 
 
+class Subject(msgspec.Struct, frozen=True):
+    """What is trained meanwhile: a built-in task, or a script."""
+
+    name: str  # of the task, or the path of the script
+    arguments: tuple[str, ...] = ()  # of the script
+    epochs: int | None = None  # None: a script trains for one, a task for as many as the time takes
+
+    @property
+    def is_script(self) -> bool:
+        return self.name.endswith(".py")
+
+
 class Setting(msgspec.Struct, frozen=True):
     policy: str
     workers: str  # as of `launch`

@@ -1,10 +1,11 @@
-"""The run that is tormented, in a process of its own: a built-in task whose workers repeat and delay messages if asked.
+"""The run that is tormented, in a process of its own: its workers repeat and delay messages if asked.
 
 Whoever torments it needs to know when the group began, who left when, and how it ended: that is written beside the run.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -25,9 +26,10 @@ from paceline.core.messages import (
     WorkerLeft,
     WorkerSuspected,
 )
-from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting, in_words
+from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting, Subject, in_words
 from paceline.experiment.run_files import Origin
-from paceline.experiment.tasks import TaskOptions, settings_of, task_of
+from paceline.experiment.script import script_functions
+from paceline.experiment.tasks import TaskOptions, task_of
 from paceline.experiment.training import launch
 from paceline.recording.observer import Observer
 from paceline.runtimes.driver import Driver
@@ -131,18 +133,30 @@ class Misbehaving:
         self._learn(worker)
 
 
-def live(run_dir: Path, task: str, seed: int, setting: Setting, seconds: float) -> None:
+def _what_is_run(subject: Subject, seed: int, seconds: float) -> tuple[Callable[[Worker], None], int, Origin]:
+    """The function, for how many epochs, and where it comes from."""
+    if subject.is_script:
+        path = Path(subject.name).resolve()
+        origin = Origin(path.stem, script=str(path), arguments=subject.arguments)
+        return script_functions(path, subject.arguments)[0], subject.epochs or 1, origin
+    epochs = subject.epochs or max(1, round(seconds * EPOCHS_PER_SECOND[subject.name]))
+    wanted = TaskOptions(subject.name, epochs=epochs)
+    return task_of(wanted, seed=seed).learn, epochs, Origin(subject.name, task=wanted.as_written())
+
+
+def live(run_dir: Path, subject: Subject, seed: int, setting: Setting, seconds: float) -> None:
     """One life of the run: begun in this directory, or gone on with. Says how it ended, unless it is killed."""
     Driver.validate = True
+    multiprocessing.set_start_method(None, force=True)  # this process was forked from a server: workers shall not be
     warnings.simplefilter("ignore")
-    wanted = TaskOptions(task, epochs=max(1, round(seconds * EPOCHS_PER_SECOND[task])))
     outcome, log = Outcome(), run_dir.parent / LOG
     try:
+        learn, epochs, origin = _what_is_run(subject, seed, seconds)
         result = launch(
-            Misbehaving(task_of(wanted, seed=seed).learn, log),
+            Misbehaving(learn, log),
             workers=setting.workers,
             policy=setting.policy,
-            epochs=wanted.epochs or settings_of(task).epochs,
+            epochs=epochs,
             seed=seed,
             speed=SPEED,
             restart=setting.restart,
@@ -151,7 +165,7 @@ def live(run_dir: Path, task: str, seed: int, setting: Setting, seconds: float) 
             checkpoint_every=f"{CHECKPOINT_EVERY:g}s",
             resume="auto",
             observers=[_Watcher(log)],
-            origin=Origin(task, task=wanted.as_written()),
+            origin=origin,
         )
         outcome = Outcome(updates=result.summary.updates, samples=result.samples)
     except WorkerFailedError as problem:
