@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,13 @@ def train_adagrad(worker: Worker) -> None:
     optimizer = worker.optimizer(model, torch.optim.Adagrad, lr=0.1)
     for x, y in worker.batches(functions.data(), functions.BATCH):
         functions.push(optimizer, F.cross_entropy(model(x), y))
+
+
+def evaluate_until(state: dict[str, Tensor], mark: Path) -> float:
+    """It fails as soon as this file is there."""
+    if mark.exists():
+        raise OSError("the disk is full")
+    return 0.5
 
 
 def evaluate(state: dict[str, Tensor]) -> dict[str, float]:

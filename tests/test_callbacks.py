@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,29 @@ class StopAt(Everything):
         assert run.samples >= evaluation.samples and run.updates >= evaluation.version and run.seconds > 0
         if evaluation.samples >= self._samples:
             run.stop("enough")
+
+
+class StopAndMark(paceline.Callback):
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def evaluated(self, run: Any, evaluation: Any) -> None:
+        self._mark.touch()
+        run.stop("enough")
+
+
+@pytest.mark.slow
+def test_a_run_that_a_callback_stops_is_returned_though_its_last_state_cannot_be_evaluated(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with pytest.warns(UserWarning, match="the last state could not be evaluated: .*"):
+        result = launch(
+            callback_functions.train_and_log,
+            workers=2,
+            epochs=ENDLESS,
+            evaluate=partial(callback_functions.evaluate_until, mark=mark),
+            callbacks=[StopAndMark(mark)],
+        )
+    assert result.stopped == "enough" and "the disk is full" in result.evaluation_problem and result.samples > 0
 
 
 @pytest.mark.slow

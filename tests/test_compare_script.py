@@ -161,6 +161,31 @@ def test_batches_of_the_loops_own_are_walked_through_by_each() -> None:
     assert list(last) == [TRAINING_LOSS] and 0 < last[TRAINING_LOSS] < 1
 
 
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 4), nn.Linear(4, 2).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).double()).float()
+
+
+def mixed_loop(worker: Worker) -> None:
+    model = Mixed()
+    optimizer = worker.optimizer(model, torch.optim.SGD, lr=0.1)
+    for x, y in worker.batches(DATA, BATCH):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def test_parameters_of_several_types_come_back_as_they_were() -> None:
+    state = train_loops_virtually(OwnLoop(lambda: mixed_loop), "bsp", GROUP).model_state
+    assert {name: tensor.dtype for name, tensor in state.items()} == {
+        name: tensor.dtype for name, tensor in Mixed().state_dict().items()
+    }
+
+
 def test_a_worker_may_fail_and_another_join_late() -> None:
     group = Simulation(intervals=(1.0, 1.2, 4.0), failures={1: 3.0}, joins={2: 5.0})
     result = train_loops_virtually(own(), "bsp", group, epochs=EPOCHS)
