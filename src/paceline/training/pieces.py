@@ -20,12 +20,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.training.layout import Entry, Layout, dtype_of
 from paceline.training.optimizers import ELEMENTWISE, EXACT, OptimizerSpec
 
-OF_A_WHOLE = {
-    "step",
-    "mu_product",
-    "eta",
-    "mu",
-}  # what elementwise optimizers know, but not of each number
+OF_A_WHOLE = {"step", "mu_product", "eta", "mu"}  # what elementwise optimizers know, and not of each number
 LONGEST = 1 << 18  # numbers in a stretch: with much fewer, calls take longer than the numbers do
 
 
