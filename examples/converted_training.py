@@ -57,7 +57,7 @@ def train(worker: paceline.Worker) -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
-        if worker.index > 0:
+        if worker.rank > 0:
             continue  # one worker evaluates
         accuracy = evaluate(model, test)
         print(f"epoch {epoch + 1}: loss {loss.item():.3f}, accuracy {accuracy:.1%}")

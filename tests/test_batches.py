@@ -376,6 +376,17 @@ def test_a_loader_that_walks_in_a_way_of_its_own_is_the_workers_own_and_that_is_
     assert len(list(worker_of(FakeLink()).batches(Twice(Numbers(), 10), sharding="own"))) == 4
 
 
+class WithoutLength(torch.utils.data.Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_loader_of_data_without_a_length_is_refused_in_a_sentence() -> None:
+    loader = torch.utils.data.DataLoader(WithoutLength(), 2, sampler=[0, 1, 2, 3])
+    with pytest.raises(ConfigurationError, match="a WithoutLength, has no length, so its samples cannot be leased"):
+        batches_of(loader, Options(), 0)
+
+
 def test_workers_with_parts_of_their_own_do_not_share_them_by_mistake() -> None:
     def check(data: Any) -> int:
         found = batches_of(data, Options(2), 0)

@@ -104,6 +104,93 @@ def test_a_plain_loop_learns_the_same_bits_with_its_own_optimizer_and_schedule(s
     ]
 
 
+def accumulating(model: nn.Module, optimizer: Any, batches: Any, scheduler: Any, steps_with: str) -> None:
+    """A step for every three batches; the schedule steps with each of them, with each batch, or with each epoch."""
+    for _ in range(EPOCHS):
+        for number, (x, y) in enumerate(batches, 1):
+            (F.cross_entropy(model(x), y) / 3).backward()
+            if number % 3 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            if steps_with == "batch" or (steps_with == "step" and number % 3 == 0):
+                scheduler.step()
+        if steps_with == "epoch":
+            scheduler.step()
+
+
+def prepared_for(every: str) -> tuple[nn.Module, FakeLink, Any]:
+    model, link = net(), FakeLink(EPOCHS)
+    made = adamw(model)
+    things = worker_of(link).prepare(model, made, loader(), SCHEDULES["one cycle"](made), scheduler_every=every)
+    link.store.epoch_samples = SAMPLES
+    return model, link, things
+
+
+@pytest.mark.parametrize("every", ["step", "epoch"])
+def test_a_loop_that_accumulates_says_when_its_schedule_steps(every: str) -> None:
+    plain = net()
+    optimizer = adamw(plain)
+    torch.manual_seed(5)
+    scheduler = SCHEDULES["one cycle"](optimizer)
+    accumulating(plain, optimizer, loader(), scheduler, every)
+    ours, link, things = prepared_for(every)
+    torch.manual_seed(5)
+    accumulating(*things, every)
+    assert [group["lr"] for group in link.store.optimizer.param_groups] == scheduler.get_last_lr()
+    assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in plain.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("said", "done"), [(said, done) for said in ("batch", "step", "epoch") for done in ("batch", "step", "epoch")]
+)
+def test_a_schedule_that_the_loop_steps_at_other_times_than_it_said_is_told(said: str, done: str) -> None:
+    _, _, things = prepared_for(said)
+    if said == done:
+        accumulating(*things, done)
+        return
+    with pytest.raises(ConfigurationError, match=rf"you said scheduler_every='{said}'.*: say scheduler_every='{done}'"):
+        accumulating(*things, done)
+
+
+def test_what_was_handed_over_steps_no_more() -> None:
+    model = net()
+    optimizer = adamw(model)
+    scheduler = lr_scheduler.StepLR(optimizer, 1)
+    worker_of(FakeLink(EPOCHS)).prepare(model, optimizer, loader(), scheduler, scheduler_every="batch")
+    with pytest.raises(ConfigurationError, match=r"this optimizer was given to worker.prepare: call step"):
+        optimizer.step()
+    with pytest.raises(ConfigurationError, match=r"this scheduler was given to worker.prepare"):
+        scheduler.step()
+
+
+def test_a_loop_that_never_steps_is_told_so() -> None:
+    link, model = FakeLink(EPOCHS), net()
+    worker = worker_of(link)
+    _, _, batches = worker.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader())
+    given = iter(batches)
+    for x, y in itertools.islice(given, 6):
+        F.cross_entropy(model(x), y).backward()
+    with pytest.warns(UserWarning, match=r"took 6 batches of an epoch and never called step\(\)"):
+        assert next(given, None) is None
+    assert [each.samples for each in link.pushed] == [SAMPLES]
+
+
+def test_a_loop_can_go_by_the_epochs_of_the_run_whatever_limits_it() -> None:
+    model, link = net(), FakeLink(EPOCHS)
+    worker = worker_of(link)
+    worker.epochs = None
+    _, optimizer, batches = worker.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader())
+    seen = []
+    for epoch in worker.each_epoch():
+        for x, y in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            assert worker.epoch == epoch
+        seen.append(epoch)
+    assert seen == [0, 1, 2]
+
+
 def test_a_schedule_crosses_to_another_process_without_the_optimizer_that_it_was_made_for() -> None:
     model = nn.Linear(1000, 1000)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
@@ -203,7 +290,7 @@ def scheduled() -> tuple[Any, ...]:
         (stepped, {}, "has made steps already"),
         (of_another, {"scheduler_every": "epoch"}, "not one of the optimizer that came with it"),
         (scheduled, {}, "did not say how often the scheduler steps"),
-        (scheduled, {"scheduler_every": "step"}, "said 'step' for how often the scheduler steps"),
+        (scheduled, {"scheduler_every": "round"}, "said 'round' for how often the scheduler steps"),
         (scheduled, {"scheduler_every": "batch"}, "needs a loader with a batch_size"),
     ],
 )

@@ -130,6 +130,9 @@ def compare_command(
         return
     console = output()
     console.print(learning_table(learning_rows(rows), target_accuracy, tuned=len(factors) > 1), "")
+    if not any(outcome.curve for outcome in outcomes):
+        said = "nothing was measured: give the loss, as in optimizer.step(loss), or write an evaluate(state)"
+        print(f"paceline: {said}", file=sys.stderr)
     for row in rows:
         for problem in row.problems:
             console.print(f"{row.policy}: {problem}", highlight=False, markup=False)

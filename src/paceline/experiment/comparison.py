@@ -165,7 +165,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def final_accuracy(self) -> float:
-        nothing = 0.0 if self.figure == ACCURACY else math.nan
+        nothing = 0.0 if self.figure == ACCURACY and self.problem else math.nan
         return self.curve[-1].accuracy if self.curve else nothing
 
 

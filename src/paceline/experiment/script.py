@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.core.errors import ConfigurationError, PacelineError
+from paceline.experiment.given import check_function
 
 # One name in every process, so that a class of the script that crosses between them is found again.
 MODULE = "__paceline_script__"
@@ -84,4 +85,7 @@ def script_functions(path: Path, arguments: tuple[str, ...]) -> tuple[Script, Ca
     if not callable(getattr(module, "train", None)):
         raise ConfigurationError(f"{path}: has no function train(worker)")
     evaluate = getattr(module, "evaluate", None)
+    check_function(f"{path.name}: train", module.train, "worker")
+    if callable(evaluate):
+        check_function(f"{path.name}: evaluate", evaluate, "state")
     return Script(path, arguments, "train"), Script(path, arguments, "evaluate") if callable(evaluate) else None

@@ -38,7 +38,9 @@ def trace_in(run_dir: Path) -> Path:
 def _meant(path: Path) -> str:
     """A hint, if it is a directory of runs that was taken for a run."""
     runs = sorted(found.parent for found in path.parent.glob(f"*/{NAME}*"))
-    return f"; there are runs below, the newest is {runs[-1]}" if runs else ""
+    if runs:
+        return f"; there are runs below, the newest is {runs[-1]}"
+    return "; is this a run directory?" if path.name == NAME else ""
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -117,6 +117,11 @@ def _of_loader(loader: DataLoader[Any], options: Options, seed: int) -> LeasedBa
             stacklevel=4,
         )
         return OwnBatches(lambda place: loader)
+    if not hasattr(loader.dataset, "__len__"):
+        raise ConfigurationError(
+            f"the data set of this DataLoader, a {type(loader.dataset).__name__}, has no length, so its samples cannot"
+            " be leased: give it a __len__, or sharding='own'"
+        )
     return _taken_apart(loader, options.sharding or "dynamic", seed)
 
 

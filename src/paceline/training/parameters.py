@@ -243,7 +243,8 @@ class ParameterStore:
         self.version += 1
         self.samples += samples
         if self._schedule is not None:
-            self._schedule.advance(self.samples - samples, samples, share, self.epoch_samples)
+            push = max(contribution.samples for contribution in contributions)
+            self._schedule.advance(self.samples - samples, samples, share, self.epoch_samples, push)
             self._read_rates()
         return seen
 

@@ -10,7 +10,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import nn
@@ -19,7 +19,10 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from paceline.core.errors import ConfigurationError
 from paceline.training.remote_optimizer import RemoteOptimizer
 
-EVERY = ("batch", "epoch")
+EVERY = ("batch", "step", "epoch")
+
+
+LOOKED_AT, WRONG = 4, 2  # calls of scheduler.step(), and how many of them at other times than was said are too many
 
 
 class Things(NamedTuple):
@@ -75,7 +78,7 @@ def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [dict(group) for group in optimizer.param_groups]
 
 
-def samples_between(every: str | int | None, loader: Any, scheduler: LRScheduler | None) -> int | None:
+def every_of(every: str | int | None, loader: Any, scheduler: LRScheduler | None) -> int | str | None:
     """`scheduler_every` of `worker.optimizer`: a batch is so many samples, whoever trains it; None: an epoch."""
     if scheduler is None:
         return None
@@ -83,9 +86,12 @@ def samples_between(every: str | int | None, loader: Any, scheduler: LRScheduler
         said = "did not say" if every is None else f"said {every!r} for"
         raise ConfigurationError(
             f"worker.prepare: you {said} how often the scheduler steps: scheduler_every='batch' where the loop calls"
-            " scheduler.step() after every batch, 'epoch' where it does so after every epoch, or a number of samples"
+            " scheduler.step() after every batch, 'step' where it does so after every optimizer.step(), 'epoch' where"
+            " it does so after every epoch, or a number of samples"
         )
     if isinstance(every, int):
+        return every
+    if every == "step":
         return every
     if every == "epoch":
         return None
@@ -106,16 +112,32 @@ def prepared(worker: Counts, things: tuple[Any, ...], scheduler_every: str | int
         kind,
         groups=groups_of(given.optimizer),
         scheduler=None if given.scheduler is None else Transplant(given.scheduler),
-        scheduler_every=samples_between(scheduler_every, given.loader, given.scheduler),
+        scheduler_every=every_of(scheduler_every, given.loader, given.scheduler),
         stale=stale,
         **_required(kind, given.optimizer.defaults),
     )
     places: dict[int, Any] = {id(given.model): given.model, id(given.optimizer): optimizer}
-    if given.scheduler is not None:
-        places[id(given.scheduler)] = RemoteScheduler(optimizer)
+    _refuse_steps_of(given.optimizer, "optimizer")
+    loader = None
     if given.loader is not None:
-        places[id(given.loader)] = EpochLoader(worker, given.loader, optimizer)
+        loader = places[id(given.loader)] = EpochLoader(worker, given.loader, optimizer)
+    if given.scheduler is not None:
+        _refuse_steps_of(given.scheduler, "scheduler")
+        said = scheduler_every if isinstance(scheduler_every, str) else ""
+        places[id(given.scheduler)] = RemoteScheduler(optimizer, said, loader)
     return tuple(places[id(thing)] for thing in things)
+
+
+def _refuse_steps_of(thing: Any, name: str) -> None:
+    """What was handed over would do nothing, and nobody would notice."""
+
+    def step(*_: Any, **__: Any) -> NoReturn:
+        raise ConfigurationError(
+            f"this {name} was given to worker.prepare: call step() of the one that it returned, as in"
+            " model, optimizer, loader = worker.prepare(model, optimizer, loader)"
+        )
+
+    thing.step = step
 
 
 def _required(kind: type[torch.optim.Optimizer], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -152,13 +174,31 @@ def _with_optimizer(scheduler: LRScheduler, optimizer: torch.optim.Optimizer | N
 
 
 class RemoteScheduler:
-    """Looks like a torch schedule. The server steps it, by the samples of the whole group."""
+    """Looks like a torch schedule. The server steps it, by the samples of the whole group. What is done here is to see
+    whether the loop steps it as often as was said, because nothing else would tell."""
 
-    def __init__(self, optimizer: RemoteOptimizer) -> None:
+    def __init__(self, optimizer: RemoteOptimizer, every: str = "", loader: EpochLoader | None = None) -> None:
         self.optimizer = optimizer
+        self._every = every
+        self._loader = loader
+        self._calls = self._wrong = 0
+        self._before = {"batch": 0, "step": 0, "epoch": 0}
 
     def step(self, epoch: int | None = None) -> None:
-        """Nothing to do here."""
+        if self._calls == LOOKED_AT or self._loader is None or not self._every:
+            return
+        now = {"batch": self._loader.batches, "step": self.optimizer.steps, "epoch": self._loader.epochs}
+        since = {unit: count - self._before[unit] for unit, count in now.items()}
+        self._before = now
+        self._calls += 1
+        self._wrong += since[self._every] != 1
+        if self._wrong == WRONG:
+            fits = next((unit for unit in EVERY if since[unit] == 1), "a number of samples")
+            raise ConfigurationError(
+                f"worker.prepare: you said scheduler_every={self._every!r}, and between two calls of scheduler.step()"
+                f" the loop takes {since['batch']} batches and makes {since['step']} steps of the optimizer: say"
+                f" scheduler_every={fits!r}"
+            )
 
     def get_last_lr(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -200,7 +240,8 @@ class EpochLoader:
         self._loader = loader
         self._optimizer = optimizer
         self._batches = worker.batches(loader)
-        self._epochs = 0  # begun
+        self.epochs = 0  # begun
+        self.batches = 0  # that the loop took
         self._held: tuple[Any, int, tuple[int, ...]] | None = None  # the first batch of a later epoch
         self._last: nn.Parameter = optimizer.param_groups[-1]["params"][-1]  # its gradient stands for all of them
         self._pushed: tuple[Any, int] = (None, 0)  # this gradient, and its version, at the last step
@@ -212,21 +253,30 @@ class EpochLoader:
         return getattr(self.__dict__["_loader"], name)
 
     def __iter__(self) -> Iterator[Any]:
-        epoch = self._epochs
-        self._epochs += 1
+        epoch = self.epochs
+        self.epochs += 1
         if self._worker.epochs is not None and epoch == self._worker.epochs:
             warnings.warn(
                 f"the loop begins epoch {epoch + 1}, and the run has {epoch}: give launch(epochs=...), or --epochs, as"
-                " many as the loop has, or let the loop go by worker.epochs",
+                " many as the loop has, or let the loop go by worker.each_epoch()",
                 stacklevel=2,
             )
+        steps, taken = self._optimizer.steps, self.batches
         while (batch := self._next(epoch)) is not None:
+            self.batches += 1
             yield batch[0]
+        if self.batches > taken + 1 and self._optimizer.steps == steps == 0:
+            warnings.warn(
+                f"the loop took {self.batches - taken} batches of an epoch and never called step() of the optimizer"
+                " that worker.prepare returned: they make one gradient",
+                stacklevel=2,
+            )
         if any(self._worker.in_hand()) and self._has_gradient():
             if self._optimizer.was_scaled:
                 self._worker.skip()  # dropped, and counted so: its scale is the GradScaler's affair
             else:
                 self._optimizer.step()
+                self._optimizer.steps -= 1  # it was not the loop's own
             self._optimizer.zero_grad()
 
     def _has_gradient(self) -> bool:

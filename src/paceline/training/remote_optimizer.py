@@ -71,6 +71,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
         """Without torch's own: what it prepares is for an optimizer that steps here."""
         self._worker = worker
         self._replica = replica
+        self.steps = 0  # that were asked for
         self.was_scaled = False  # whether a GradScaler has stepped: only it knows the scale of gradients
         self._pushed: tuple[weakref.ref[Tensor], weakref.ref[Tensor], int] | None = None  # what the last step handed in
         shown = {
@@ -114,6 +115,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
         replica = self._replica
         absent = replica.absent()
         self._check(loss, samples, absent)
+        self.steps += 1
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         self.was_scaled = self.was_scaled or scale is not None
         if overflow is not None and overflow.item():

@@ -18,7 +18,7 @@ from torch.optim import lr_scheduler
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import DataOpened
 
-EPOCH, ROUND = "epoch", "round"
+EPOCH, ROUND, STEP = "epoch", "round", "step"
 ROUNDING = 1e-6  # of a round: shares of one do not add up exactly
 PLATEAU_FIGURES = {"min": ("loss",), "max": ("accuracy", "metric")}
 
@@ -30,7 +30,8 @@ class Figure(NamedTuple):
 
 class Schedule:
     def __init__(self, make: Callable[..., Any], every: int | str | None, optimizer: torch.optim.Optimizer) -> None:
-        """`make`: the user's, makes a scheduler of an optimizer. `every`: "epoch", "round", or samples."""
+        """`make`: the user's, makes a scheduler of an optimizer. `every`: "epoch", "round", "step", or samples. A step
+        is as many samples as a push of the first update has: of so many batches as the loop gathers."""
         self._make = make
         self._every = EPOCH if every is None else every
         self._check()
@@ -40,14 +41,15 @@ class Schedule:
         self._steps = 0
         self._total: int | None = None  # after so many steps it stays as it is
         self._rounds = 0.0
+        self._step: int | None = None  # samples of a step, once they are known
         if self._asks_for is None:
             self._begin({})
 
     def _check(self) -> None:
         every = self._every
         if isinstance(every, str):
-            if every not in (EPOCH, ROUND):
-                raise ConfigurationError(f"scheduler_every is {every!r}; it may be 'epoch', 'round' or samples")
+            if every not in (EPOCH, ROUND, STEP):
+                raise ConfigurationError(f"scheduler_every is {every!r}; it may be 'epoch', 'round', 'step' or samples")
         elif not isinstance(every, int) or every < 1:
             raise ConfigurationError(f"scheduler_every is {every}; it must be at least 1 sample, 'epoch' or 'round'")
 
@@ -72,7 +74,7 @@ class Schedule:
         if total is None:
             raise ConfigurationError(
                 f"the scheduler's {self._asks_for} cannot be filled in, because nobody knows how much work there will"
-                " be: limit the run by epochs, steps or samples, or give it"
+                " be, or how many batches a step has: limit the run by epochs, steps or samples, or give it"
             )
         self._total = total
         self._begin({self._asks_for: total})
@@ -80,7 +82,7 @@ class Schedule:
     def _steps_of(self, opened: DataOpened) -> int | None:
         if self._every == ROUND:
             return opened.rounds
-        if opened.total is None:
+        if opened.total is None or self._every == STEP:
             return None
         every = opened.epoch_samples if self._every == EPOCH else self._every
         assert isinstance(every, int)
@@ -99,8 +101,10 @@ class Schedule:
     def feed(self, value: float) -> None:
         self._scheduler.step(value)
 
-    def advance(self, before: int, samples: int, share: float, epoch_samples: int | None) -> None:
-        """So many samples were seen after those before, which were this share of a round."""
+    def advance(self, before: int, samples: int, share: float, epoch_samples: int | None, push: int = 1) -> None:
+        """So many samples were seen after those before, which were this share of a round. `push`: samples of the
+        largest gradient among them."""
+        self._step = self._step or push
         if self.waits:
             raise ConfigurationError(
                 f"the scheduler's {self._asks_for} is filled in with worker.batches(dataset, ...); with batches of"
@@ -123,7 +127,7 @@ class Schedule:
             done = math.floor(rounds + ROUNDING) - math.floor(self._rounds + ROUNDING)
             self._rounds = rounds
             return done
-        every = epoch_samples if self._every == EPOCH else self._every
+        every = epoch_samples if self._every == EPOCH else self._step if self._every == STEP else self._every
         if every is None:
             raise ConfigurationError(
                 "a scheduler counts epochs of worker.batches(dataset, ...); with batches of your own give"
@@ -136,10 +140,12 @@ class Schedule:
 
     def state(self) -> dict[str, Any]:
         scheduler = None if self.waits else self._scheduler.state_dict()
-        return {"scheduler": scheduler, "steps": self._steps, "total": self._total, "rounds": self._rounds}
+        counts = {"steps": self._steps, "total": self._total, "rounds": self._rounds, "step": self._step}
+        return {"scheduler": scheduler, **counts}
 
     def resume(self, state: dict[str, Any]) -> None:
         self._steps, self._total, self._rounds = state["steps"], state["total"], state["rounds"]
+        self._step = state.get("step")
         if state["scheduler"] is None:
             return
         if self._asks_for is not None and self.waits:

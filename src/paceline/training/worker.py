@@ -67,6 +67,7 @@ class Worker:
         self._replica: Replica | None = None  # once it has a model
         self._samples = 0  # of the batches since the last step
         self._batches = 0  # since the last step
+        self._over = False  # whether there are no more batches
         self._units = 0
         self._batch = 1  # samples of the latest batch
         self._iteration = 0
@@ -128,10 +129,10 @@ class Worker:
         """Take over a model, its optimizer, and the loader and the scheduler of a plain loop, which then goes on as is.
 
         Returns what takes their place, in the same order. The optimizer and the scheduler are made again on the server:
-        in the loop `optimizer.step()` pushes, and `scheduler.step()` does nothing. `scheduler_every`: "batch" or
-        "epoch", as the loop steps it, or a number of samples. A step per batch is one for as many samples, whoever
-        trained them, so a schedule over all batches of all epochs fits any number of workers. The loader ends with
-        every epoch.
+        in the loop `optimizer.step()` pushes, and `scheduler.step()` does nothing. `scheduler_every`: "batch",
+        "step" (of the optimizer, in a loop that accumulates) or "epoch", as the loop steps it, or a number of samples.
+        A step per batch is one for as many samples, whoever trained them, so a schedule over all batches of all epochs
+        fits any number of workers. The loader ends with every epoch.
         """
         return prepared(self, things, scheduler_every, stale)
 
@@ -178,7 +179,18 @@ class Worker:
             multiprocessing_context,
         )
         found = batches_of(data, options, self.seed)
-        return self._leased(found) if isinstance(found, LeasedBatches) else self._own(found)
+        return self._to_the_end(self._leased(found) if isinstance(found, LeasedBatches) else self._own(found))
+
+    def _to_the_end(self, batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        self._over = True
+
+    def each_epoch(self) -> Iterator[int]:
+        """0, 1, ...: for a loop of epochs around a loader that `prepare` returned, whatever limits the run."""
+        for epoch in itertools.count():
+            if self._over:
+                return
+            yield epoch
 
     def _leased(self, batches: LeasedBatches) -> Iterator[Any]:
         pinned = batches.loading.pin_memory and self.device.type == "cuda"
