@@ -78,8 +78,8 @@ class Spawning(Launcher):
 
     def _start(self, assignment: Any, incoming: Any, *, evaluates: bool = False) -> Started:
         to_server, to_process = os.pipe(), os.pipe()
-        segment = create()
-        given = [to_process[0], to_server[1], segment, self._parcel]
+        segment, words = create(), create()
+        given = [to_process[0], to_server[1], segment, self._parcel, words]
         context = multiprocessing.get_context("spawn")
         new = context.Process(target=spawned, args=([Inherited(number) for number in given], assignment), daemon=True)
         new.start()
@@ -88,7 +88,7 @@ class Spawning(Launcher):
         os.close(to_server[1])
         new.ended = os.pidfd_open(new.pid)  # type: ignore[attr-defined]
         channel: Channel[Any, Any] = Channel(to_server[0], to_process[1], incoming, patient=False)
-        started = Started(assignment.index, new, channel, segment, new.ended)  # type: ignore[attr-defined]
+        started = Started(assignment.index, new, channel, segment, new.ended, words)  # type: ignore[attr-defined]
         self._started[started] = new  # type: ignore[assignment]
         return started
 
