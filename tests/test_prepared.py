@@ -163,6 +163,15 @@ def test_what_was_handed_over_steps_no_more() -> None:
         scheduler.step()
 
 
+def test_batches_from_another_loader_than_the_prepared_one_are_refused() -> None:
+    model, mine = net(), loader()
+    _, optimizer, _ = worker_of(FakeLink(EPOCHS)).prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), mine)
+    x, y = next(iter(mine))
+    F.cross_entropy(model(x), y).backward()
+    with pytest.raises(ConfigurationError, match=r"from elsewhere than from the loader that worker.prepare returned"):
+        optimizer.step()
+
+
 def test_a_loop_that_never_steps_is_told_so() -> None:
     link, model = FakeLink(EPOCHS), net()
     worker = worker_of(link)

@@ -307,7 +307,10 @@ class Lifecycle(Watch):
         self._end(seat, FINISHED, now)
         if not expected and not self.begun:
             self._outputs.append(
-                GiveUp(f"worker {seat.index} finished without a model: `train` must call worker.optimizer(model, ...)")
+                GiveUp(
+                    f"worker {seat.index} finished without a model: `train` must call worker.optimizer(model, ...), or"
+                    " worker.prepare(...)"
+                )
             )
 
     def _die(self, event: ProcessDied, now: float) -> None:

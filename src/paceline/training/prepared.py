@@ -120,7 +120,7 @@ def prepared(worker: Counts, things: tuple[Any, ...], scheduler_every: str | int
     _refuse_steps_of(given.optimizer, "optimizer")
     loader = None
     if given.loader is not None:
-        loader = places[id(given.loader)] = EpochLoader(worker, given.loader, optimizer)
+        loader = optimizer.loader = places[id(given.loader)] = EpochLoader(worker, given.loader, optimizer)
     if given.scheduler is not None:
         _refuse_steps_of(given.scheduler, "scheduler")
         said = scheduler_every if isinstance(scheduler_every, str) else ""

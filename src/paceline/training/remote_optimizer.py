@@ -45,6 +45,12 @@ class Pusher(Protocol):
         """Ask the server for it."""
 
 
+class TakenFrom(Protocol):
+    """A loader that knows how many batches were taken from it."""
+
+    batches: int
+
+
 class ShownGroup(dict[str, Any]):
     """A parameter group that can be read. What a loop wrote here could not reach the server."""
 
@@ -72,6 +78,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
         self._worker = worker
         self._replica = replica
         self.steps = 0  # that were asked for
+        self.loader: TakenFrom | None = None  # that was prepared along with it
         self.was_scaled = False  # whether a GradScaler has stepped: only it knows the scale of gradients
         self._pushed: tuple[weakref.ref[Tensor], weakref.ref[Tensor], int] | None = None  # what the last step handed in
         shown = {
@@ -143,6 +150,11 @@ class RemoteOptimizer(torch.optim.Optimizer):
             raise GradientError(f"{who}: no parameter has a gradient; call backward() before step()")
         if samples is not None and samples < 1:
             raise ConfigurationError(f"{who}: step(samples={samples}); it must be at least 1")
+        if self.loader is not None and not self.loader.batches:
+            raise ConfigurationError(
+                f"{who}: the loop takes its batches from elsewhere than from the loader that worker.prepare returned,"
+                " so that every worker would train on all of them: take them from that one, or give prepare no loader"
+            )
         if self._pushed is not None and not any(self._worker.in_hand()) and self._is_as_pushed():
             raise GradientError(
                 f"{who}: step() was called twice without a backward() in between, so its gradient would count twice;"
