@@ -357,7 +357,7 @@ def test_a_schedule_that_cannot_know_how_long_an_epoch_is_is_refused() -> None:
             "the scheduler cannot be made: .*total_steps",
         ),
         (SCHEDULES["StepLR"], 0, "scheduler_every is 0; it must be at least 1 sample"),
-        (SCHEDULES["StepLR"], "year", "scheduler_every is 'year'; it may be 'epoch', 'round' or samples"),
+        (SCHEDULES["StepLR"], "year", "scheduler_every is 'year'; it may be 'epoch', 'round', 'step' or samples"),
     ],
 )
 def test_schedules_that_make_no_sense_are_refused(schedule: ScheduleOf, every: int | str, message: str) -> None:
