@@ -351,10 +351,8 @@ def test_replay_of_a_damaged_file(run_directory: Path, paceline: Command) -> Non
 def test_replay_of_what_is_no_trace(paceline: Command, tmp_path: Path) -> None:
     outcome = paceline("replay", str(tmp_path))
     assert (outcome.code, outcome.out) == (2, "")
-    assert (
-        outcome.err
-        == f"paceline: error: {tmp_path}/trace.jsonl: cannot be read: No such file or directory; is this a run directory?\n"
-    )
+    said = "cannot be read: No such file or directory; is this a run directory?"
+    assert outcome.err == f"paceline: error: {tmp_path}/trace.jsonl: {said}\n"
 
 
 # -- how it ends, and what it writes to --
