@@ -15,6 +15,7 @@ import pytest
 import training_functions as functions
 from record_keeper import RecordKeeper
 
+from paceline.core.errors import PacelineError
 from paceline.core.messages import InterruptWorker, Record, WorkerJoined, WorkerLeft
 from paceline.experiment.collector import SilentWorkerWarning
 from paceline.experiment.training import launch
@@ -92,6 +93,15 @@ def test_a_replacement_leaks_nothing_and_after_a_run_nothing_is_mapped(tmp_path:
         gc.enable()
     last = functions.SHORT_LIVED + 1
     assert descriptors.seen[last] == descriptors.seen[2]
+
+
+def test_a_run_that_fails_leaves_what_it_had_come_to() -> None:
+    with pytest.raises(PacelineError, match=r"the gradient of '2.bias' is not finite") as caught:
+        launch(functions.not_finite, workers=2, policy="asp")
+    assert set(caught.value.result.model_state) == set(functions.model().state_dict())
+    with pytest.raises(PacelineError) as early:
+        launch(functions.no_optimizer, workers=2)
+    assert early.value.result is None
 
 
 def test_a_last_evaluation_that_fails_does_not_lose_the_result(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """The errors of paceline: which rule was broken by whom, and what to do about it."""
 
+from typing import Any
+
 
 class PacelineError(Exception):
     """Base of every error that paceline raises on purpose."""
+
+    result: Any = None  # of a run that failed: what it had come to, as `launch` would have returned it
 
 
 class ConfigurationError(PacelineError, ValueError):

@@ -129,9 +129,7 @@ METHODS = tuple(name for name, value in vars(Callback).items() if callable(value
 class CallbackError(PacelineError):
     """A callback raised, and the run was ended. `result` is what it had come to; None: it had not begun."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.result: RunResult | None = None
+    result: RunResult | None
 
 
 def check_callbacks(callbacks: Sequence[Callback], *, evaluates: bool) -> None:

@@ -113,7 +113,7 @@ def launch(
     origin             what to write down of the command that asks
 
     Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt. Wrong input is a
-    ConfigurationError, in one sentence.
+    ConfigurationError, in one sentence. Errors of a run that had begun have what it came to as `result`.
     """
     refuse_inside_a_worker()
     check_given(locals())
@@ -207,14 +207,18 @@ def launch(
         caller.run = Run(server, str(chosen), None if files is None else files.directory, collector.evaluations)
         keep_freed_memory()
         interruptions.loop = server.loop
+        failed: PacelineError | None = None
         try:
             with _threads(group.server_threads()):
                 server.run()
         except PacelineError as problem:
+            failed = problem
             raise problem.with_traceback(None) from None  # the sentence, without the server's insides
         finally:  # what there is of a result is written, however the run ended
             result = _finish(server, caller.run, metrics, collector, files)
             caller.end(result)
+            if failed is not None:
+                failed.result = result
         return _returned(result, server, caller)
 
 
