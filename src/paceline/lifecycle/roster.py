@@ -119,7 +119,7 @@ class Roster:
         if units or seat.state is State.FINISHING or self.samples.leased_by(seat):
             seat.asks = False
             # None: it has others, and these are the last ones. It cannot wait for more: others may wait for its push.
-            seat.told_last = not units
+            seat.told_last = not units and seat.state is not State.FINISHING
             self._outputs.append(Lease(seat.index, units[0] if units else None, units[1:]))
             return
         # It leaves the group, so that nobody waits for it, but its process stays: work may come back.

@@ -131,9 +131,8 @@ class LocalServer:
         self._budget = budget
         self._clock = clock
         self._began: float | None = None
-        self._before = (
-            0.0 if resumed is None else resumed.facts.seconds
-        )  # of a run that is resumed; a start does not count
+        # Of a run that is resumed; its start does not count.
+        self._before = 0.0 if resumed is None else resumed.facts.seconds
         self._looked_at = 0.0
         self.stop_wanted = False  # before all is done, by somebody in this process; may be set at any time
         self._hears_last_words = False
