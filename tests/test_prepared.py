@@ -152,6 +152,12 @@ def test_a_schedule_that_the_loop_steps_at_other_times_than_it_said_is_told(said
         accumulating(*things, done)
 
 
+def test_a_loop_with_a_grad_scaler_may_leave_steps_of_its_schedule_out() -> None:
+    _, _, things = prepared_for("batch")
+    things[1].was_scaled = True
+    accumulating(*things, "step")
+
+
 def test_what_was_handed_over_steps_no_more() -> None:
     model = net()
     optimizer = adamw(model)

@@ -20,8 +20,6 @@ from paceline.core.errors import ConfigurationError
 from paceline.training.remote_optimizer import RemoteOptimizer
 
 EVERY = ("batch", "step", "epoch")
-
-
 LOOKED_AT, WRONG = 4, 2  # calls of scheduler.step(), and how many of them at other times than was said are too many
 
 
@@ -185,7 +183,8 @@ class RemoteScheduler:
         self._before = {"batch": 0, "step": 0, "epoch": 0}
 
     def step(self, epoch: int | None = None) -> None:
-        if self._calls == LOOKED_AT or self._loader is None or not self._every:
+        skips = self.optimizer.was_scaled  # with a GradScaler loops leave steps out
+        if self._calls == LOOKED_AT or self._loader is None or not self._every or skips:
             return
         now = {"batch": self._loader.batches, "step": self.optimizer.steps, "epoch": self._loader.epochs}
         since = {unit: count - self._before[unit] for unit, count in now.items()}
