@@ -30,11 +30,12 @@ from torch.utils.data import TensorDataset
 from paceline import launch
 from paceline.experiment import training
 from paceline.runtimes.local import process
-from paceline.runtimes.local.channel import Channel
-from paceline.runtimes.local.launcher import Launcher, Started
-from paceline.runtimes.local.memory import create, pack
+from paceline.runtimes.local.launcher import Launcher
 from paceline.runtimes.local.surroundings import Surroundings
 from paceline.runtimes.local.zygote import Given
+from paceline.runtimes.serving.channel import Channel
+from paceline.runtimes.serving.launching import Started
+from paceline.runtimes.serving.memory import create, pack
 from paceline.training.worker import Worker
 
 BATCH = 8

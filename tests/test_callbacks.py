@@ -21,7 +21,7 @@ from paceline.experiment.callbacks import METHODS, CallbackCaller, check_callbac
 from paceline.experiment.ready_callbacks import without_gain
 from paceline.experiment.training import launch
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement, read_metrics
-from paceline.runtimes.local.port import WorkerFailedWarning
+from paceline.runtimes.serving.port import WorkerFailedWarning
 from paceline.training.checkpoint import load_state
 
 

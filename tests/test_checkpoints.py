@@ -34,7 +34,7 @@ from paceline.policies import policy
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace
 from paceline.runtimes.intervals import Interval, interval_of
-from paceline.runtimes.local.checkpoints import figure_of
+from paceline.runtimes.serving.checkpoints import figure_of
 from paceline.training.checkpoint import (
     MODEL,
     STATE,

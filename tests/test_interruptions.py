@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from paceline.experiment.interruptions import THE_SAME, Interruptions
-from paceline.runtimes.local.loop import Loop
+from paceline.runtimes.serving.loop import Loop
 
 
 def test_the_first_ends_a_run_and_what_comes_right_after_is_the_same() -> None:

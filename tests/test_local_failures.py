@@ -20,7 +20,7 @@ from paceline.core.messages import InterruptWorker, Record, WorkerJoined, Worker
 from paceline.experiment.collector import SilentWorkerWarning
 from paceline.experiment.training import launch
 from paceline.recording.observer import Observer
-from paceline.runtimes.local.port import WorkerFailedError, WorkerFailedWarning
+from paceline.runtimes.serving.port import WorkerFailedError, WorkerFailedWarning
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from paceline.core.messages import (
 from paceline.experiment.training import launch
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Record, Trace
-from paceline.runtimes.local.control import request
+from paceline.runtimes.serving.control import request
 
 pytestmark = pytest.mark.slow
 

@@ -23,15 +23,25 @@ from torch.utils.data import TensorDataset
 
 from paceline.core.errors import ConfigurationError
 from paceline.recording.progress_log import Evaluation
-from paceline.runtimes.local import control as control_module
-from paceline.runtimes.local.channel import AT_ONCE, Channel, ClosedError, ShortWait
-from paceline.runtimes.local.control import ANSWER, PIPE, Control, request
-from paceline.runtimes.local.evaluator import Evaluations
-from paceline.runtimes.local.launcher import Launcher, Started
-from paceline.runtimes.local.loop import Loop
-from paceline.runtimes.local.memory import SMALL, create, map_segment, pack, unpack
-from paceline.runtimes.local.messages import Evaluate, Evaluated, Failed, Finished, FromEvaluator, Push, Stop, ToServer
+from paceline.runtimes.local.launcher import Launcher
 from paceline.runtimes.pace import Pace
+from paceline.runtimes.serving import control as control_module
+from paceline.runtimes.serving.channel import AT_ONCE, Channel, ClosedError, ShortWait
+from paceline.runtimes.serving.control import ANSWER, PIPE, Control, request
+from paceline.runtimes.serving.evaluator import Evaluations
+from paceline.runtimes.serving.launching import Started
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.memory import SMALL, create, map_segment, pack, unpack
+from paceline.runtimes.serving.messages import (
+    Evaluate,
+    Evaluated,
+    Failed,
+    Finished,
+    FromEvaluator,
+    Push,
+    Stop,
+    ToServer,
+)
 from paceline.runtimes.speeds import Constant, Lognormal, Recorded, Slowdown
 from paceline.training.layout import layout_of
 from paceline.training.replica import Replica

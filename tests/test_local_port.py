@@ -35,12 +35,13 @@ from paceline.lifecycle.messages import (
 )
 from paceline.lifecycle.validation import PortView
 from paceline.policies import policy
-from paceline.runtimes.local import messages as sent
-from paceline.runtimes.local.channel import Channel
-from paceline.runtimes.local.launcher import Launcher, Started
-from paceline.runtimes.local.loop import Loop
-from paceline.runtimes.local.memory import create, map_segment
-from paceline.runtimes.local.port import LocalPort, WorkerFailedError
+from paceline.runtimes.local.launcher import Launcher
+from paceline.runtimes.serving import messages as sent
+from paceline.runtimes.serving.channel import Channel
+from paceline.runtimes.serving.launching import Started
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.memory import create, map_segment
+from paceline.runtimes.serving.port import ProcessPort, WorkerFailedError
 from paceline.training.choices import AS_USUAL
 from paceline.training.layout import Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec
@@ -74,7 +75,7 @@ class Group:
         self.lifecycle = Lifecycle(Coordinator(policy("asp")), range(workers))
         self.started: list[int] = []
         self.begun: list[UpdateRule] = []
-        self.port = LocalPort(
+        self.port = ProcessPort(
             self.lifecycle,
             cast(Launcher, self.ends),
             self.loop,

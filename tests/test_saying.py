@@ -34,9 +34,9 @@ from paceline.report.console import NARROWEST, WITHOUT_TERMINAL, output
 from paceline.report.live import LiveTable, mean_of
 from paceline.report.plots import draw_gantt, focus
 from paceline.report.tables import summary_table
-from paceline.runtimes.local.failures import cause_of, died, raised
-from paceline.runtimes.local.last_words import ROOM, last_words, remember_stderr
-from paceline.runtimes.local.memory import create
+from paceline.runtimes.serving.failures import cause_of, died, raised
+from paceline.runtimes.serving.last_words import ROOM, last_words, remember_stderr
+from paceline.runtimes.serving.memory import create
 from paceline.training.choices import UpdateOptions
 from paceline.training.layout import layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of

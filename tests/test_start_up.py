@@ -29,9 +29,9 @@ from paceline.report import notebook
 from paceline.report.live import OnlyTheStart, view_of
 from paceline.runtimes.local import room, surroundings
 from paceline.runtimes.local.forking import zygote
-from paceline.runtimes.local.memory import pack, pickled, unpack
 from paceline.runtimes.local.room import available_memory, refuse_if_too_many
-from paceline.runtimes.local.starting import PATIENCE, Announcer, Stage, in_words
+from paceline.runtimes.serving.memory import pack, pickled, unpack
+from paceline.runtimes.serving.starting import PATIENCE, Announcer, Stage, in_words
 from paceline.training.worker import Worker
 
 # -- what is said while processes start --

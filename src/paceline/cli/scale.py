@@ -17,7 +17,7 @@ def scale_command(
     """Let workers join or leave a run that goes on, without a restart."""
     from paceline.experiment.run_files import read_configuration
     from paceline.experiment.simulation import policy_for
-    from paceline.runtimes.local.control import request
+    from paceline.runtimes.serving.control import request
 
     configuration = read_configuration(run)
     group = configuration.group

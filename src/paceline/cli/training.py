@@ -28,7 +28,7 @@ from paceline.report.gantt import gantt, legend
 from paceline.report.live import view_of
 from paceline.report.tables import TrainingRow, training_table, verdict
 from paceline.runtimes.intervals import interval_of
-from paceline.runtimes.local.port import WorkerFailedWarning
+from paceline.runtimes.serving.port import WorkerFailedWarning
 
 GANTT_SECONDS = 2.0
 

@@ -21,7 +21,7 @@ from paceline.core.messages import Record, UpdateRule, WorkerJoined, WorkerLeft
 from paceline.experiment.result import RunResult
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
-from paceline.runtimes.local.server import LocalServer
+from paceline.runtimes.serving.server import Server
 
 LONG = 1.0  # seconds that a callback may take before it is told about
 LOOKS_LIKE = 0.85  # of two names
@@ -30,7 +30,7 @@ LOOKS_LIKE = 0.85  # of two names
 class Run:
     """A run, as callbacks see it."""
 
-    def __init__(self, server: LocalServer, policy: str, directory: Path | None, evaluations: list[Evaluation]) -> None:
+    def __init__(self, server: Server, policy: str, directory: Path | None, evaluations: list[Evaluation]) -> None:
         self.policy = policy
         self.directory = directory  # None: it leaves nothing behind
         self.evaluations = evaluations  # all so far, also of before the run was resumed

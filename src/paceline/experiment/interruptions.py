@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from paceline.runtimes.local.loop import Loop
+from paceline.runtimes.serving.loop import Loop
 
 THE_SAME = 0.5  # seconds in which two signals are one: a terminal and a wrapper may both send it
 

@@ -21,7 +21,7 @@ from paceline.recording.metrics import Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
 from paceline.recording.trace import NAME, RecordingError, TraceWriter, cut_to, trace_in
-from paceline.runtimes.local.control import Control
+from paceline.runtimes.serving.control import Control
 from paceline.training.checkpoint import Facts, save_state, set_aside_after
 
 CHECKPOINTS = Path("checkpoints")

@@ -33,11 +33,11 @@ from paceline.recording.progress_log import Evaluation, Failure, read_metrics
 from paceline.recording.trace import Trace, trace_in
 from paceline.report.live import OnlyTheStart, view_of
 from paceline.runtimes.intervals import Interval, interval_of, patience_of
-from paceline.runtimes.local.checkpoints import CheckpointOptions
 from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
-from paceline.runtimes.local.process import Assignment
 from paceline.runtimes.local.room import available_memory, refuse_if_too_many
-from paceline.runtimes.local.server import LocalServer
+from paceline.runtimes.serving.checkpoints import CheckpointOptions
+from paceline.runtimes.serving.duties import Assignment
+from paceline.runtimes.serving.server import Server
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
 from paceline.training.memory_use import keep_freed_memory
@@ -182,7 +182,7 @@ def launch(
             _catch_up(files.directory, metrics, collector)
         watching = [*observers, *_views(live, observers, str(chosen), stack)]
         launcher = stack.enter_context(Launcher(train, evaluate, assignment))
-        server = LocalServer(
+        server = Server(
             launcher,
             Coordinator(chosen),
             workers=group.workers,
@@ -222,7 +222,7 @@ def launch(
         return _returned(result, server, caller)
 
 
-def _returned(result: RunResult | None, server: LocalServer, caller: CallbackCaller) -> RunResult:
+def _returned(result: RunResult | None, server: Server, caller: CallbackCaller) -> RunResult:
     """Of a run that did not fail."""
     if server.loop.interrupted:
         raise InterruptedRun(result)
@@ -287,7 +287,7 @@ def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
 
 
 def _finish(
-    server: LocalServer, run: Run, metrics: RunMetrics, collector: Collector, files: RunFiles | None
+    server: Server, run: Run, metrics: RunMetrics, collector: Collector, files: RunFiles | None
 ) -> RunResult | None:
     """Stop all processes, and put together and write what there is; None: the group had not begun."""
     server.stop()

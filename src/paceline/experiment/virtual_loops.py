@@ -25,7 +25,7 @@ from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.intervals import patience_of
-from paceline.runtimes.local.process import figures_of
+from paceline.runtimes.serving.duties import figures_of
 from paceline.runtimes.simulated.loops import LoopSimulator
 from paceline.runtimes.speeds import SpeedModel
 from paceline.training.choices import UpdateOptions

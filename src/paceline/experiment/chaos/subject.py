@@ -33,8 +33,8 @@ from paceline.experiment.tasks import TaskOptions, task_of
 from paceline.experiment.training import launch
 from paceline.recording.observer import Observer
 from paceline.runtimes.driver import Driver
-from paceline.runtimes.local.messages import Push
-from paceline.runtimes.local.port import WorkerFailedError
+from paceline.runtimes.serving.messages import Push
+from paceline.runtimes.serving.port import WorkerFailedError
 from paceline.training.worker import Worker
 
 REPEAT, DELAY = signal.SIGUSR1, signal.SIGUSR2  # what a worker is asked to do with its next push

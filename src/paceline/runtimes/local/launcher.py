@@ -7,67 +7,32 @@ import multiprocessing
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.core.errors import ConfigurationError
-from paceline.runtimes.local.channel import Channel
+from paceline.lifecycle.messages import GroupEvent
 from paceline.runtimes.local.forking import NewProcess, ZygoteHandle, zygote
-from paceline.runtimes.local.last_words import last_words
-from paceline.runtimes.local.memory import create, filled, pack
-from paceline.runtimes.local.messages import FromEvaluator, ToServer
-from paceline.runtimes.local.process import EVALUATOR, WORKER, Assignment, Letter
-from paceline.runtimes.local.surroundings import Surroundings, imported_packages, surroundings
+from paceline.runtimes.local.process import EVALUATOR, WORKER, Letter
+from paceline.runtimes.local.surroundings import Surroundings, imported_packages, name_of_main, surroundings
+from paceline.runtimes.serving.channel import Channel
+from paceline.runtimes.serving.duties import Assignment
+from paceline.runtimes.serving.launching import LAUNCHED_BY_A_WORKER, Started
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.memory import create, filled, pack
+from paceline.runtimes.serving.messages import FromEvaluator, ToServer
 from paceline.training.worker import Worker
 
 GRACE = 5.0  # seconds that processes have to end by themselves
 KILLED_WITHIN = 1.0  # seconds in which a process that was killed is seen to have ended
-LAUNCHED_BY_A_WORKER = 78  # exit code of a process whose main module launches a run while it is imported
 
 
 def refuse_inside_a_worker() -> None:
     """A new process imports the user's script; if that launches again, end it: the server says why, once."""
     if multiprocessing.current_process().name.startswith((WORKER, EVALUATOR)):
         os._exit(LAUNCHED_BY_A_WORKER)
-
-
-class Process(Protocol):
-    """A process as the server knows it: as of multiprocessing, whoever its parent is."""
-
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def exitcode(self) -> int | None: ...
-    def kill(self) -> None: ...
-
-
-@dataclass(eq=False)
-class Started:
-    """A process and all that its launcher holds of it."""
-
-    index: int
-    process: Process
-    channel: Channel[Any, Any]
-    descriptor: int  # of its segment
-    ended: int  # can be read when the process has ended, even if children of it still hold its pipes
-    words: int = -1  # the memory that holds its last ones
-
-    @property
-    def last_words(self) -> str:
-        """What it wrote to stderr last."""
-        return last_words(self.words) if self.words >= 0 else ""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether somebody stopped it with a signal."""
-        try:
-            text = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except OSError:
-            return False
-        return text.rpartition(") ")[2][:1] == "T"  # its name, in brackets, may hold anything
 
 
 @dataclass
@@ -100,6 +65,21 @@ class Launcher:
         for started in list(self._started):
             self.close(started)
         os.close(self._parcel)
+
+    def attach(self, loop: Loop, connected: Callable[[Started], None]) -> None:
+        """Its processes are connected from the beginning."""
+        loop.watch(self.zygote, self.zygote.hear)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.zygote.is_ready
+
+    @property
+    def imports(self) -> str:
+        return name_of_main()
+
+    def look(self, now: float) -> Iterable[GroupEvent]:
+        return ()
 
     @property
     def zygote(self) -> ZygoteHandle:

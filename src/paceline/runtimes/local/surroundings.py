@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from multiprocessing import context, process, spawn
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import msgspec
 
-OURS = str(Path(__file__).parents[2])
-STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
-INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
+from paceline.runtimes.serving.their_code import INSTALLED, OURS, STANDARD
+
 NOT_NEEDED = ("IPython", "ipykernel", "_pytest", "pytest", "xdist")  # of sessions, which no worker takes part in
 GPU = "/dev/nvidiactl"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.seats import State
-from paceline.runtimes.local.launcher import Started
+from paceline.runtimes.serving.launching import Started
 
 
 class StoppedProcesses:

@@ -8,8 +8,7 @@ from enum import Enum
 
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.seats import Seat, State
-from paceline.runtimes.local.launcher import Launcher, Started
-from paceline.runtimes.local.surroundings import name_of_main
+from paceline.runtimes.serving.launching import Launches, Started
 
 PATIENCE = 2.0  # seconds after which something is said, and between two lines
 
@@ -56,7 +55,7 @@ class Announcer:
 class Start:
     """Of a group, from when its processes are asked for."""
 
-    def __init__(self, lifecycle: Lifecycle, launcher: Launcher, processes: Mapping[int, Started], now: float) -> None:
+    def __init__(self, lifecycle: Lifecycle, launcher: Launches, processes: Mapping[int, Started], now: float) -> None:
         self.running: set[int] = set()  # seats whose process has come to the user's function
         self._lifecycle = lifecycle
         self._launcher = launcher
@@ -67,7 +66,7 @@ class Start:
     def news(self, now: float) -> str:
         """How far it is, if that is to be said now."""
         stages = [self._stage(seat) for seat in self._lifecycle.active]
-        return self._announcer.news(now - self._asked_at, in_words(stages, name_of_main()))
+        return self._announcer.news(now - self._asked_at, in_words(stages, self._launcher.imports))
 
     def _stage(self, seat: Seat) -> Stage:
         if seat.state is not State.STARTING:
@@ -77,4 +76,4 @@ class Start:
         process = self._processes.get(seat.index)
         if process is not None and process.process.pid is not None:
             return Stage.IMPORTING
-        return Stage.QUEUED if self._launcher.zygote.is_ready else Stage.WAITING
+        return Stage.QUEUED if self._launcher.is_ready else Stage.WAITING

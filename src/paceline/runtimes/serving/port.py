@@ -1,4 +1,4 @@
-"""The port of a local run: carries out the commands of a lifecycle on processes, their segments and the store.
+"""The port of a run with processes: carries out the commands of a lifecycle on processes, their segments and the store.
 
 A worker's segment is written only while that worker waits, so a pull is one version by construction, without locks. A
 gradient stays in its slot until its fate is decided; a worker that goes on before that has its gradient set aside.
@@ -31,10 +31,10 @@ from paceline.lifecycle.messages import (
     StartProcess,
 )
 from paceline.lifecycle.validation import PortView
-from paceline.runtimes.local import messages as sent
-from paceline.runtimes.local.launcher import Launcher, Started
-from paceline.runtimes.local.loop import Loop
-from paceline.runtimes.local.memory import map_segment, pack, path_of, unpack_from
+from paceline.runtimes.serving import messages as sent
+from paceline.runtimes.serving.launching import Launches, Started
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.memory import map_segment, pack, path_of, unpack_from
 from paceline.training.aggregation import Aggregation
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import UpdateOptions
@@ -58,11 +58,11 @@ class Wanted(NamedTuple):
     state: str | None  # where the parcel lies with what it begins with
 
 
-class LocalPort:
+class ProcessPort:
     def __init__(
         self,
         lifecycle: Lifecycle,
-        launcher: Launcher,
+        launcher: Launches,
         loop: Loop,
         *,
         updates: UpdateOptions,

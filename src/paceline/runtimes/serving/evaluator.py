@@ -12,11 +12,11 @@ from torch import Tensor
 
 from paceline.core.errors import PacelineError
 from paceline.recording.progress_log import Evaluation, finite_or_nan
-from paceline.runtimes.local.channel import ClosedError
-from paceline.runtimes.local.launcher import Launcher, Started
-from paceline.runtimes.local.loop import Loop
-from paceline.runtimes.local.memory import map_segment
-from paceline.runtimes.local.messages import Evaluate, Evaluated, Failed
+from paceline.runtimes.serving.channel import ClosedError
+from paceline.runtimes.serving.launching import Launches, Started
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.memory import map_segment
+from paceline.runtimes.serving.messages import Evaluate, Evaluated, Failed
 from paceline.training.layout import Segment, averaged_into
 from paceline.training.parameters import ParameterStore
 
@@ -32,7 +32,7 @@ class EvaluationFailedError(PacelineError):
 class Evaluations:
     """Decides when to evaluate: every so many samples, if the evaluator has time, and at the end in any case."""
 
-    def __init__(self, launcher: Launcher, loop: Loop, tell: Callable[[Evaluation], None], every: int | None) -> None:
+    def __init__(self, launcher: Launches, loop: Loop, tell: Callable[[Evaluation], None], every: int | None) -> None:
         """`every`: samples; None: nobody knows yet."""
         self.every = every
         self._launcher = launcher

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 import traceback
+from pathlib import Path
 
-from paceline.runtimes.local.surroundings import INSTALLED, OURS, STANDARD
+OURS = str(Path(__file__).parents[2])
+STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
 def traceback_from_there(problem: BaseException) -> str:

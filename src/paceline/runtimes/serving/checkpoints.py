@@ -22,7 +22,7 @@ from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.resumption import state_of
 from paceline.recording.progress_log import Evaluation
 from paceline.runtimes.intervals import Interval
-from paceline.runtimes.local.port import LocalPort
+from paceline.runtimes.serving.port import ProcessPort
 from paceline.training.checkpoint import Facts, Snapshot, checkpoints_in, save_state, snapshot_of, write_checkpoint
 
 BEST, WORTH = "best.safetensors", "worth"
@@ -69,7 +69,7 @@ class CheckpointOptions(NamedTuple):
 
 class Checkpoints:
     def __init__(
-        self, options: CheckpointOptions, lifecycle: Lifecycle, port: LocalPort, tell: Callable[[Path], None]
+        self, options: CheckpointOptions, lifecycle: Lifecycle, port: ProcessPort, tell: Callable[[Path], None]
     ) -> None:
         """`tell`: called with every checkpoint that is written."""
         self._directory, self._every, self._keep, self._facts = options

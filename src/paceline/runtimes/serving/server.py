@@ -1,4 +1,4 @@
-"""The server of a local run: one loop that moves bytes.
+"""The server of a run: one loop that moves bytes.
 
 Messages of processes become events of the lifecycle, and the port carries out what follows from them. What is decided
 here is only when to measure, when to evaluate, and when the run is over.
@@ -37,15 +37,15 @@ from paceline.lifecycle.work import NO_LIMIT, Limit
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Logged, finite_or_nan
 from paceline.runtimes.driver import Driver
-from paceline.runtimes.local.channel import ClosedError
-from paceline.runtimes.local.checkpoints import CheckpointOptions, Checkpoints
-from paceline.runtimes.local.control import Control
-from paceline.runtimes.local.evaluator import EvaluationFailedError, Evaluations
-from paceline.runtimes.local.failures import cause_of, complain_of_unused_batches, died, raised
-from paceline.runtimes.local.gauge import TICK, Gauge
-from paceline.runtimes.local.launcher import LAUNCHED_BY_A_WORKER, Launcher, Started
-from paceline.runtimes.local.loop import Loop
-from paceline.runtimes.local.messages import (
+from paceline.runtimes.serving.channel import ClosedError
+from paceline.runtimes.serving.checkpoints import CheckpointOptions, Checkpoints
+from paceline.runtimes.serving.control import Control
+from paceline.runtimes.serving.evaluator import EvaluationFailedError, Evaluations
+from paceline.runtimes.serving.failures import cause_of, complain_of_unused_batches, died, raised
+from paceline.runtimes.serving.gauge import TICK, Gauge
+from paceline.runtimes.serving.launching import LAUNCHED_BY_A_WORKER, Launches, Started
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.messages import (
     Enter,
     Failed,
     Finished,
@@ -59,19 +59,19 @@ from paceline.runtimes.local.messages import (
     StateWanted,
     ToServer,
 )
-from paceline.runtimes.local.port import LocalPort, WorkerFailedError, WorkerFailedWarning
-from paceline.runtimes.local.starting import Start
-from paceline.runtimes.local.stopped import StoppedProcesses
+from paceline.runtimes.serving.port import ProcessPort, WorkerFailedError, WorkerFailedWarning
+from paceline.runtimes.serving.starting import Start
+from paceline.runtimes.serving.stopped import StoppedProcesses
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
 
 OWN_PAUSE = 1.0  # seconds
 
 
-class LocalServer:
+class Server:
     def __init__(
         self,
-        launcher: Launcher,
+        launcher: Launches,
         coordinator: Coordinator,
         *,
         workers: int,
@@ -113,7 +113,7 @@ class LocalServer:
         self.loop = Loop()
         self._launcher = launcher
         self._gauge = Gauge(observers, epochs)
-        self.port = LocalPort(
+        self.port = ProcessPort(
             self.lifecycle,
             launcher,
             self.loop,
@@ -161,7 +161,7 @@ class LocalServer:
 
     def run(self) -> None:
         """Serve until every process has finished, somebody wants to stop, or the loop is interrupted."""
-        self.loop.watch(self._launcher.zygote, self._launcher.zygote.hear)
+        self._launcher.attach(self.loop, self._watch_channel)
         self._driver.start()
         self._evaluations.start()
         if self._control is not None:
@@ -211,6 +211,8 @@ class LocalServer:
         if wake is not None and now >= wake:
             self.port.wake_time = None
             self._driver.wake(now)
+        for event in self._launcher.look(now):
+            self._deliver(event)
         for seat in self._stopped.to_end(now):
             self.port.end_process(EndProcess(seat))
         if self._budget is not None and now >= self._budget:
@@ -292,8 +294,12 @@ class LocalServer:
     # -- what processes say --
 
     def _watch(self, process: Started) -> None:
-        self.loop.watch(process.channel, lambda: self._receive(process))
+        if process.channel.fileno() >= 0:
+            self._watch_channel(process)
         self.loop.watch(process.ended, lambda: self._note_end(process))
+
+    def _watch_channel(self, process: Started) -> None:
+        self.loop.watch(process.channel, lambda: self._receive(process))
 
     def _receive(self, process: Started) -> None:
         try:

@@ -10,7 +10,7 @@ import selectors
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
-from paceline.runtimes.local.channel import Channel, ClosedError, ShortWait
+from paceline.runtimes.serving.channel import Channel, ClosedError, ShortWait
 
 Ready: TypeAlias = list[tuple[selectors.SelectorKey, int]]
 
