@@ -28,7 +28,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from paceline import launch
-from paceline.experiment import training
+from paceline.experiment import launchers, training
 from paceline.runtimes.local import process
 from paceline.runtimes.local.launcher import Launcher
 from paceline.runtimes.local.surroundings import Surroundings
@@ -114,7 +114,7 @@ def spawned(descriptors: list[int], assignment: process.Assignment) -> None:
 def one_script(way: str, workers: int) -> None:
     """Two launches; prints how long each took."""
     if way == "spawned":
-        training.Launcher = Spawning  # type: ignore[misc]
+        launchers.Launcher = Spawning  # type: ignore[misc]
     seconds = []
     for _ in range(2):
         begun = time.monotonic()

@@ -77,7 +77,7 @@ def fine(worker: Any) -> None:
         ({"seed": 2**70}, "seed is 1180591620717411303424; it must be"),
         ({"policy": None}, "policy is None; it must be a string, as in 'ssp:staleness=3', or an object"),
         ({"policy": 3}, "policy is 3; it must be"),
-        ({"workers": 1.5}, "workers is 1.5; it must be a number or a range, as in 4 or '2..4'"),
+        ({"workers": 1.5}, "workers is 1.5; it must be a number or a range, as in 4, '2..4' or (2, 4)"),
         ({"workers": True}, "workers is True; it must be"),
         ({"epochs": "x"}, "epochs is 'x'; it must be a whole number"),
         ({"evaluate": 3}, r"evaluate is 3; it must be a function evaluate\(state\)"),
@@ -155,8 +155,8 @@ def test_the_cause_of_a_death_is_said_in_words() -> None:
     assert cause_of(3) == "its process died (exit code 3)"
     assert cause_of(-9) == "its process was killed by SIGKILL (out of memory?)"
     assert cause_of(-62) == "its process was killed by signal 62"
-    assert died(1, 2.0, -15, "bye") == Failure(1, 2.0, "its process was killed by SIGTERM", None, "SIGTERM", "bye")
-    assert str(died(1, 2.0, 3, "bye")) == (
+    assert died(1, 2.0, "killed", -15, "bye") == Failure(1, 2.0, "killed", None, "SIGTERM", "bye")
+    assert str(died(1, 2.0, cause_of(3), 3, "bye")) == (
         "worker 1 died after 2.0 s: its process died (exit code 3); its last words: bye"
     )
     failure = raised(0, 1.0, "worker 0 raised:\nTraceback:\n  File\nKeyError: 'x'\n")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from paceline.experiment.simulation import Simulation, simulate
     from paceline.experiment.training import fit, launch
     from paceline.policies import policy
+    from paceline.runtimes.ray_cluster.options import RayCluster
     from paceline.training.worker import Worker
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ __all__ = [
     "EarlyStopping",
     "InterruptedRun",
     "KeepBest",
+    "RayCluster",
     "Run",
     "RunResult",
     "Simulation",
@@ -43,6 +45,7 @@ _HOMES = {
     "EarlyStopping": "paceline.experiment.ready_callbacks",
     "InterruptedRun": "paceline.experiment.result",
     "KeepBest": "paceline.experiment.ready_callbacks",
+    "RayCluster": "paceline.runtimes.ray_cluster.options",
     "Run": "paceline.experiment.callbacks",
     "RunResult": "paceline.experiment.result",
     "compare": "paceline.experiment.own_comparison",

@@ -14,6 +14,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.experiment.group import Group
 from paceline.policies import Policy
 from paceline.recording.observer import Observer
+from paceline.runtimes.ray_cluster.options import RayCluster
 
 LARGEST_SEED = 2**63
 
@@ -30,6 +31,11 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | PathLike)
 
 
+def _is_size(value: Any) -> bool:
+    pair = isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value))
+    return pair or _is_number(value) or _is_text(value)
+
+
 def _are_slowdowns(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
         _is_number(worker) and isinstance(factor, int | float) for worker, factor in value.items()
@@ -41,7 +47,7 @@ def _are_observers(value: Any) -> bool:
 
 
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "workers": (lambda value: _is_number(value) or _is_text(value), "a number or a range, as in 4 or '2..4'"),
+    "workers": (_is_size, "a number or a range, as in 4, '2..4' or (2, 4)"),
     "policy": (
         lambda value: isinstance(value, str | Policy),
         "a string, as in 'ssp:staleness=3', or an object of a class that derives from paceline.policies.Policy",
@@ -55,6 +61,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "device": (_is_text, "a string, as in 'cpu', 'cuda:1' or 'auto'"),
     "restart": (_is_number, "a number of deaths, or 0"),
     "patience": (_is_text, "a string, as in '20s', '10s..5m' or 'off'"),
+    "cluster": (lambda value: isinstance(value, RayCluster), "a paceline.RayCluster"),
     "live": (lambda value: isinstance(value, bool), "True, False, or None"),
     "evaluate_every": (_is_number, "a number of samples"),
     "run_dir": (_is_path, "a path"),
@@ -65,7 +72,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "group": (lambda value: isinstance(value, Group), "a paceline.experiment.group.Group"),
     "observers": (_are_observers, "a list of paceline.recording.observer.Observer objects"),
 }
-OPTIONAL = ("live", "slowdown", "speed", "evaluate_every", "run_dir", "checkpoint_every", "resume", "group")
+OPTIONAL = ("live", "slowdown", "speed", "evaluate_every", "run_dir", "checkpoint_every", "resume", "cluster", "group")
 
 
 def check_given(given: Mapping[str, Any]) -> None:

@@ -139,7 +139,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def group_of(
-    workers: int | str,
+    workers: int | str | tuple[int, int],
     *,
     slowdown: Mapping[int, float] | None = None,
     speed: str | None = None,
@@ -153,10 +153,12 @@ def group_of(
     return Group(number, least, most, device, slowdowns, speed=speed, restart=restart, patience=patience)
 
 
-def size_of(workers: int | str) -> tuple[int, int | None, int | None]:
-    """How many workers a group begins with, and its range: of 4, or of "2..4"."""
+def size_of(workers: int | str | tuple[int, int]) -> tuple[int, int | None, int | None]:
+    """How many workers a group begins with, and its range: of 4, of "2..4", or of (2, 4)."""
     if isinstance(workers, int):
         return workers, None, None
+    if isinstance(workers, tuple):
+        workers = "..".join(map(str, workers))
     found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", workers.strip()) if isinstance(workers, str) else None
     if found is None:
         raise ConfigurationError(f"workers {workers!r}: must be a number or a range, as in 4 or 2..4")

@@ -21,6 +21,7 @@ from paceline.recording.metrics import Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
 from paceline.recording.trace import NAME, RecordingError, TraceWriter, cut_to, trace_in
+from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.serving.control import Control
 from paceline.training.checkpoint import Facts, save_state, set_aside_after
 
@@ -58,6 +59,7 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     keep: int = 3
     origin: Origin | None = None
     compressed: bool = False  # the trace
+    cluster: RayCluster | None = None
 
 
 def name_of(train: Callable[..., Any]) -> str:

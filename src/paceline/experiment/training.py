@@ -19,6 +19,7 @@ from paceline.experiment.collector import Collector
 from paceline.experiment.given import check_given
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.interruptions import Interruptions
+from paceline.experiment.launchers import launcher_for
 from paceline.experiment.limits import limits_of
 from paceline.experiment.result import InterruptedRun as InterruptedRun
 from paceline.experiment.result import RunResult as RunResult
@@ -33,8 +34,9 @@ from paceline.recording.progress_log import Evaluation, Failure, read_metrics
 from paceline.recording.trace import Trace, trace_in
 from paceline.report.live import OnlyTheStart, view_of
 from paceline.runtimes.intervals import Interval, interval_of, patience_of
-from paceline.runtimes.local.launcher import Launcher, refuse_inside_a_worker
+from paceline.runtimes.local.launcher import refuse_inside_a_worker
 from paceline.runtimes.local.room import available_memory, refuse_if_too_many
+from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.serving.checkpoints import CheckpointOptions
 from paceline.runtimes.serving.duties import Assignment
 from paceline.runtimes.serving.server import Server
@@ -48,7 +50,7 @@ from paceline.training.worker import Worker
 def launch(
     train: Callable[[Worker], None],
     *,
-    workers: int | str = 2,
+    workers: int | str | tuple[int, int] = 2,
     policy: Policy | str = "bsp",
     epochs: int | None = None,
     steps: int | None = None,
@@ -70,18 +72,20 @@ def launch(
     keep: int = 3,
     compress_trace: bool = False,
     resume: Path | str | None = None,
+    cluster: RayCluster | None = None,
     group: Group | None = None,
     callbacks: Sequence[Callback] = (),
     observers: Sequence[Observer] = (),
     live: bool | None = None,
     origin: Origin | None = None,
 ) -> RunResult:
-    """Run `train(worker)` in so many processes on this machine, under this policy, and return what they learned.
+    """Run `train(worker)` in so many processes, under this policy, and return what they learned.
 
     train              the loop of a worker. It and `evaluate` may be any functions: also of a notebook's cell, lambdas,
                        and closures. A script is imported by every process, so there the call of `launch` stands under
                        `if __name__ == "__main__":`
-    workers            a number, or "2..4": begin with 2, replace those that die, and let `paceline scale` go up to 4
+    workers            a number, or "2..4", or (2, 4): begin with 2, replace those that die, and let `paceline scale`
+                       go up to 4; on a cluster, take what it has up to that
     policy             who waits for whom, as in "ssp:staleness=3"; `paceline policies` lists them
     epochs             passes over the data set; 1, if no other limit is given. The first limit that is reached counts
     steps              full rounds: one batch of every worker that the group begins with
@@ -106,6 +110,7 @@ def launch(
     keep               so many of the newest checkpoints
     compress_trace     it then takes an eighth of the space
     resume             the directory of a run to go on with, or "auto": the run in `run_dir`, if there is one
+    cluster            where the workers run: a paceline.RayCluster; None: on this machine
     group              all of that about workers and speeds in one object
     callbacks          objects of paceline.Callback: they hear what happens, and may stop the run
     observers          objects of paceline.recording.observer.Observer: they see every decision
@@ -122,12 +127,15 @@ def launch(
         group = group_of(workers, slowdown=slowdown, speed=speed, device=device, restart=restart, patience=patience)
     limits = limits_of(epochs, steps, samples, budget)
     group.check(epochs=epochs, lr_scaling=lr_scaling, stale=stale, not_finite=not_finite, evaluate_every=evaluate_every)
-    refuse_if_too_many(group.workers, available_memory())
+    if cluster is None:
+        refuse_if_too_many(group.workers, available_memory())
+    else:
+        cluster.check()
     chosen = policy_for(policy, group.workers)
     updates = UpdateOptions(lr_scaling, stale, chosen.applies_stale and group.largest > 1)
     paces = group.paces()
-    devices = group.devices()
-    threads = group.threads()
+    devices = group.devices() if cluster is None else lambda index: group.device
+    threads = group.threads() if cluster is None else cluster.threads
 
     configuration = Configuration(
         str(chosen),
@@ -147,6 +155,7 @@ def launch(
         keep=keep,
         origin=origin,
         compressed=compress_trace,
+        cluster=cluster,
     )
     every = Interval() if checkpoint_every is None else interval_of(checkpoint_every, "checkpoint_every")
     found = None if resume is None else find_resumption(resume, run_dir, configuration)
@@ -181,7 +190,8 @@ def launch(
         if files is not None and checkpoint is not None:
             _catch_up(files.directory, metrics, collector)
         watching = [*observers, *_views(live, observers, str(chosen), stack)]
-        launcher = stack.enter_context(Launcher(train, evaluate, assignment))
+        launcher = launcher_for(cluster, train, evaluate, assignment)
+        stack.enter_context(launcher)
         server = Server(
             launcher,
             Coordinator(chosen),

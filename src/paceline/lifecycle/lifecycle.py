@@ -26,6 +26,7 @@ from paceline.core.messages import (
 )
 from paceline.lifecycle.messages import (
     BatchesSkipped,
+    DepartureRequested,
     Dismiss,
     EndProcess,
     EndRequested,
@@ -44,12 +45,14 @@ from paceline.lifecycle.messages import (
     WorkDropped,
     WorkRequested,
 )
+from paceline.lifecycle.roster import MADE_SMALLER
 from paceline.lifecycle.seats import IN_THE_GROUP, ON_THEIR_WAY_OUT, Change, Seat, State
 from paceline.lifecycle.staffing import MOST_REPLACEMENTS
 from paceline.lifecycle.watch import SILENT, Watch
 from paceline.lifecycle.work import Work
 
 WORDS = (GradientPushed, WorkRequested, WorkDropped, BatchesSkipped)
+PLACE_IS_GONE = "its place will be gone"
 OWE_A_WORD = (Release, Lease, Dismiss)  # those to whom this is sent
 
 
@@ -67,6 +70,7 @@ class Lifecycle(Watch):
             ProcessFinished: self._finish,
             ProcessDied: self._die,
             SizeRequested: self._resize,
+            DepartureRequested: self._send_off,
             UpdateApplied: self._decide,
             DeadlinePassed: self._decide,
             PolicyReplaced: self._change_policy,
@@ -130,8 +134,8 @@ class Lifecycle(Watch):
             self._give_work(asking, now)
         if self.parked:
             self._employ_parked(now)
-        if self.silent and self._nothing_left():
-            for seat in list(self.silent.values()):
+        if (self.silent or self._joiners) and (absent := [*self.silent.values(), *self._starting()]):
+            for seat in absent if self._nothing_left() else ():
                 self._dismiss(seat, now, NO_WORK_LEFT)
                 self._outputs.append(EndProcess(seat.index))  # it would not read that
 
@@ -367,10 +371,24 @@ class Lifecycle(Watch):
         for _ in range(len(active), wanted):
             self._start_another()
         for seat in active[wanted:]:
-            computes = seat.worker in self.members and seat.worker not in self.coordinator.progress.waiting
-            if computes and not seat.away and seat.worker not in self.coordinator.progress.newcomers:
-                self._change(seat, Change.ASKED_TO_LEAVE)
-            else:
-                self._dismiss(seat, now)
+            self._ask_to_leave(seat, now)
         if not self.begun:
             self._begin_if_all_are_here(now)
+
+    def _ask_to_leave(self, seat: Seat, now: float, reason: str = MADE_SMALLER) -> None:
+        """One that computes hands in its gradient first."""
+        progress = self.coordinator.progress
+        computes = seat.worker in self.members and seat.worker not in progress.waiting
+        if computes and not seat.away and seat.worker not in progress.newcomers:
+            self._change(seat, Change.ASKED_TO_LEAVE)
+        else:
+            self._dismiss(seat, now, reason)
+
+    def _send_off(self, event: DepartureRequested, now: float) -> None:
+        """Of one whose place will be gone: another is started at once, if the group replaces those that die."""
+        seat = self.seats[event.seat]
+        if seat.state in (*ON_THEIR_WAY_OUT, State.FINISHING, State.SILENT):
+            return
+        self._ask_to_leave(seat, now, PLACE_IS_GONE)
+        if self.staffing.replaces(len(self.active)):
+            self._start_another()

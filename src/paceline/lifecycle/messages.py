@@ -78,6 +78,12 @@ class SizeRequested(msgspec.Struct, frozen=True, gc=False):
     workers: int
 
 
+class DepartureRequested(msgspec.Struct, frozen=True, gc=False):
+    """The place of this process will be gone soon: it is to hand in what it is at, and another takes over."""
+
+    seat: int
+
+
 class EndRequested(msgspec.Struct, frozen=True, gc=False):
     """The run is to end with what everybody is at: its time is over."""
 
@@ -97,6 +103,7 @@ GroupEvent: TypeAlias = (
     | ProcessFinished
     | ProcessDied
     | SizeRequested
+    | DepartureRequested
     | PolicyReplaced
     | EndRequested
     | FigureFound

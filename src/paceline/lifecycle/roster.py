@@ -56,6 +56,7 @@ class Roster:
         self.next_worker = max(workers, default=-1) + 1
         self.parked: dict[int, Seat] = {}  # in the order in which they ran out of work
         self.silent: dict[int, Seat] = {}  # in the order in which they were given up
+        self._joiners: list[Seat] = []  # processes that were asked for after the first ones
         self.silence = None if patience is None else Silence(patience)
         self.finished = 0  # processes that came to their end by themselves
         self._opening = Opening()
@@ -133,9 +134,15 @@ class Roster:
         seat.void -= void
         return units - void
 
+    def _starting(self) -> list[Seat]:
+        """Of the joiners, those that are not here yet."""
+        self._joiners = [seat for seat in self._joiners if seat.state is State.STARTING]
+        return self._joiners if self.begun else []
+
     def _nothing_left(self) -> bool:
-        """Whether those that are silent have nothing to come back to."""
-        others = [seat for seat in self.active if seat.state not in (State.SILENT, State.FINISHING)]
+        """Whether those that are silent, or not here yet, have nothing to come to."""
+        waited_for = (State.SILENT, State.FINISHING, State.STARTING)
+        others = [seat for seat in self.active if seat.state not in waited_for]
         return not others and (self.samples.all_done if self.samples.ledger is not None else self.finished > 0)
 
     # -- entering --
@@ -233,4 +240,6 @@ class Roster:
         return index
 
     def _start_another(self) -> None:
-        self._outputs.append(StartProcess(self.add_seat()))
+        index = self.add_seat()
+        self._joiners.append(self.seats[index])
+        self._outputs.append(StartProcess(index))

@@ -19,6 +19,7 @@ import msgspec
 
 from paceline.core.errors import PacelineError
 from paceline.runtimes.local.zygote import Fork, FromZygote, Import, Kill, Ready, ToZygote
+from paceline.runtimes.serving.failures import cause_of
 
 AT_ONCE = 8  # requests without an answer: Linux limits the descriptors that are on their way
 COMMAND = (
@@ -51,6 +52,10 @@ class NewProcess:
                 return None
             self._code = int(told) if told else -signal.SIGKILL
         return self._code
+
+    @property
+    def cause(self) -> str:
+        return cause_of(self.exitcode)
 
     def kill(self) -> None:
         self._zygote.kill(self)

@@ -20,10 +20,10 @@ def cause_of(exit_code: int | None) -> str:
     return f"its process was killed by {name}{HINTS.get(name, '')}"
 
 
-def died(worker: int, seconds: float, exit_code: int | None, last_words: str) -> Failure:
+def died(worker: int, seconds: float, cause: str, exit_code: int | None, last_words: str) -> Failure:
     """Its process ended, and had not said that it would."""
     name = _signal_of(exit_code)
-    return Failure(worker, seconds, cause_of(exit_code), None if name else exit_code, name, last_words)
+    return Failure(worker, seconds, cause, None if name else exit_code, name, last_words)
 
 
 def raised(worker: int, seconds: float, traceback: str) -> Failure:

@@ -22,6 +22,10 @@ class Process(Protocol):
     def pid(self) -> int | None: ...
     @property
     def exitcode(self) -> int | None: ...
+    @property
+    def cause(self) -> str:
+        """Why it ended, in words."""
+
     def kill(self) -> None: ...
 
 

@@ -41,7 +41,7 @@ from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.checkpoints import CheckpointOptions, Checkpoints
 from paceline.runtimes.serving.control import Control
 from paceline.runtimes.serving.evaluator import EvaluationFailedError, Evaluations
-from paceline.runtimes.serving.failures import cause_of, complain_of_unused_batches, died, raised
+from paceline.runtimes.serving.failures import complain_of_unused_batches, died, raised
 from paceline.runtimes.serving.gauge import TICK, Gauge
 from paceline.runtimes.serving.launching import LAUNCHED_BY_A_WORKER, Launches, Started
 from paceline.runtimes.serving.loop import Loop
@@ -384,8 +384,8 @@ class Server:
         if state is not State.GONE:
             if state is not State.DISMISSED and seat not in self._stopped.ended:
                 worker = self.lifecycle.seats[seat].worker
-                self._gauge.tell_failure(died(worker, self.now, exit_code, process.last_words))
-            self._deliver(ProcessDied(seat, cause_of(exit_code)))
+                self._gauge.tell_failure(died(worker, self.now, process.process.cause, exit_code, process.last_words))
+            self._deliver(ProcessDied(seat, process.process.cause))
         self.port.close_process(seat)
 
     def _deliver(self, event: GroupEvent) -> None:

@@ -1,0 +1,68 @@
+"""The connection to a Ray cluster: made if there is none yet, and then ended with the run."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+from paceline.core.errors import ConfigurationError
+from paceline.runtimes.ray_cluster.options import RayCluster
+
+SUPPORTED = (2, 40)  # the oldest release of Ray
+
+
+def imported_ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ConfigurationError("a Ray cluster needs ray: pip install 'paceline[ray]'") from None
+    found = tuple(int(part) for part in version("ray").split(".")[:2])
+    if found < SUPPORTED:
+        raise ConfigurationError(
+            f"ray {version('ray')} is too old: paceline needs {'.'.join(map(str, SUPPORTED))} or later"
+        )
+    return ray
+
+
+@contextlib.contextmanager
+def connected(cluster: RayCluster) -> Iterator[Any]:
+    """The module `ray`, connected. A connection that was there already is used, and stays."""
+    ray = imported_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Ray's own about versions to come
+            ray.init(
+                address=cluster.address,
+                runtime_env=cluster.runtime_env,
+                logging_level="warning",
+                include_dashboard=False if cluster.address == "local" else None,
+            )
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        said = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+        raise ConfigurationError(
+            f"no Ray cluster at {cluster.address!r}: {said}; `ray start --head` begins one, and address='local' one"
+            " that lasts as long as the run"
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def own_address(ray: Any) -> str:
+    """Of this node, as the others reach it."""
+    return str(ray.util.get_node_ip_address())
+
+
+def draining_nodes() -> set[str]:
+    """The ids of nodes that will be gone soon, where this release of Ray says so."""
+    from ray._private.state import state  # there is no public way
+
+    ask = getattr(state, "get_draining_nodes", None)
+    return set(ask()) if ask is not None else set()

@@ -1,0 +1,118 @@
+"""What Ray knows of a run's actors, asked in a thread of its own: its answers may take seconds when nodes go.
+
+An end is written to a pipe, so that the loop of the server wakes up; all else is looked at when the loop has time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import Any
+
+from paceline.runtimes.ray_cluster.connection import draining_nodes
+
+PAUSE = 0.2  # seconds between two looks for new actors
+NODES_EVERY = 1.0  # seconds between two looks at the nodes
+NODE_DIED = "its node is gone"
+PROCESS_DIED = "its process died"
+
+
+class ActorProcess:
+    """An actor as the server knows its processes."""
+
+    pid: int | None = None  # of another host, maybe: nobody here may send it a signal
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self.actor = ray, actor
+        self.cause = PROCESS_DIED
+        self.exitcode: int | None = None
+        self.node: str | None = None  # once it is placed
+        self.ended, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._lock = threading.Lock()
+
+    def end(self, cause: str, exit_code: int = 1) -> None:
+        """It has ended, or is as good as dead. The first cause counts."""
+        with self._lock:
+            if self.exitcode is None:
+                self.cause, self.exitcode = cause, exit_code
+                with contextlib.suppress(OSError):
+                    os.close(self._tell)
+
+    def kill(self) -> None:
+        """Its end is seen at once: nobody waits for a node that does not answer."""
+        with contextlib.suppress(Exception):  # Ray may have forgotten it
+            self._ray.kill(self.actor, no_restart=True)
+        self.end("it was ended")
+
+    def close(self) -> None:
+        self.end("the run is over", 0)
+        os.close(self.ended)
+
+
+class Watcher:
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._lock = threading.Lock()
+        self._runs: dict[Any, ActorProcess] = {}  # by what Ray will answer when it has ended
+        self._places: dict[Any, ActorProcess] = {}  # by what Ray will answer when it was placed
+        self.draining: set[str] = set()  # ids of nodes
+        self._over = threading.Event()
+        self._nodes_at = 0.0
+        self._thread = threading.Thread(target=self._watch, name="paceline actors", daemon=True)
+        self._thread.start()
+
+    def watch(self, process: ActorProcess, placed: Any, run: Any) -> None:
+        with self._lock:
+            self._places[placed] = process
+            self._runs[run] = process
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(timeout=5.0)
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            with self._lock:
+                waiting = [*self._places, *self._runs]
+            if not waiting:
+                self._over.wait(PAUSE)
+                continue
+            try:
+                done, _ = self._ray.wait(waiting, num_returns=1, timeout=PAUSE, fetch_local=False)
+                for answer in done:
+                    self._take(answer)
+                self._look_at_nodes()
+            except Exception:  # the connection to Ray ends while this asks: then there is nothing more to see
+                if self._over.wait(PAUSE) or not self._ray.is_initialized():
+                    return
+
+    def _take(self, answer: Any) -> None:
+        with self._lock:
+            place, run = self._places.pop(answer, None), self._runs.pop(answer, None)
+        try:
+            found = self._ray.get(answer)
+        except Exception as problem:  # of Ray: the actor died, its node did, or it could not be made
+            if run is not None:
+                run.end(_cause_of(problem))
+            return
+        if place is not None:
+            place.node = found
+        if run is not None:
+            run.end("it came to its end", 0)
+
+    def _look_at_nodes(self) -> None:
+        if time.monotonic() > self._nodes_at + NODES_EVERY:
+            self._nodes_at = time.monotonic()
+            self.draining = draining_nodes()
+
+
+def _cause_of(problem: Exception) -> str:
+    said = str(problem)
+    if "node" in said.lower() and ("died" in said or "dead" in said or "terminated" in said) and "its node" in said:
+        return NODE_DIED
+    kind = type(problem).__name__
+    if kind in ("ActorDiedError", "ActorUnavailableError", "RayActorError"):
+        return PROCESS_DIED
+    return f"{kind}: {said.strip().splitlines()[-1]}" if said.strip() else kind

@@ -1,0 +1,298 @@
+"""Messages over a socket, and the tensors that belong to them.
+
+The other side of a pipe sees the same segment; the other side of a TCP connection has one of its own, and what a
+message is about travels with it: the parts of the segment that it says are new, byte for byte, from memory to memory.
+
+    frame   what follows (1 byte), length of the message (4), length of the tensors (8); the message; the tensors
+
+A frame without a message is a sign of life. A parcel (the state of an optimizer) is a frame that comes before the
+message that names it. Nothing is read here of a process that has not shown that it knows the run's secret.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from paceline.runtimes.serving.channel import Channel, ClosedError, In, Out
+from paceline.runtimes.serving.memory import create, map_segment, path_of
+from paceline.runtimes.serving.messages import Enter, Go, Leased, Push, Restart, StateReady
+from paceline.training.layout import Segment
+
+PARAMETERS, GRADIENT, OTHERS, PARCEL = 1, 2, 4, 8
+HEADER = struct.Struct("<BIQ")
+AT_ONCE = 1 << 14  # bytes: of messages; what belongs to tensors of these is copied once more
+LONGEST = 1 << 28  # bytes of a message
+PIECES = 64  # buffers in one call of sendmsg
+
+
+class SocketChannel(Channel[In, Out]):
+    """One end of a connection, or of one that is still to come.
+
+    `segment`: the descriptor of the memory of the segment, here. `shared`: the other side has the same.
+    """
+
+    def __init__(self, incoming: Any, segment: int, *, patient: bool) -> None:
+        super().__init__(-1, -1, incoming)
+        self._decode_message = self._decode
+        self._decode = lambda message: message
+        self._segment_descriptor = segment
+        self._segment: Segment | None = None
+        self._shared = False
+        self._patient = patient
+        self._connection: socket.socket | None = None
+        self._lock = threading.RLock()  # signs of life come from a thread of their own
+        self._out: deque[memoryview] = deque()
+        self._in = bytearray()
+        self._targets: deque[memoryview] = deque()  # where the rest of the present frame goes
+        self._message: Any = None  # the present frame's, whose tensors are still to come
+        self._parcel = -1
+        self._others_are_new = False
+        self.heard_at = 0.0  # by time.monotonic
+        self.on_close: Callable[[], None] = lambda: None
+
+    def connect(self, connection: socket.socket, *, shared: bool) -> None:
+        connection.setblocking(False)
+        self._connection, self._shared = connection, shared
+        self._reading, self.writing = connection.fileno(), os.dup(connection.fileno())
+        self.heard_at = time.monotonic()
+        if self._out:
+            self._flush_as_far_as_possible()
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    def use(self, segment: Segment) -> None:
+        """The segment whose parts travel with messages."""
+        self._segment = segment
+
+    # -- sending --
+
+    def send(self, message: Out) -> None:
+        with self._lock:
+            if isinstance(message, Enter | StateReady):
+                message = self._post_parcel(message)
+            parts = self._parts_that_go_with(message)
+            self._queue(self._encode(message), parts, self._views(parts))
+            self.flush()
+
+    def show_life(self) -> None:
+        with self._lock:
+            if not self._out:
+                self._queue(b"", 0, ())
+                self.flush()
+
+    def _post_parcel(self, message: Any) -> Any:
+        """What a path on this host leads to goes ahead of the message, which names no path then."""
+        field = "state" if isinstance(message, Enter) else "path"
+        path = getattr(message, field)
+        if path is None:
+            return message
+        with open(path, "rb") as file:
+            content = file.read()
+        self._queue(b"", PARCEL, [memoryview(content)])
+        return msgspec.structs.replace(message, **{field: ""})
+
+    def _parts_that_go_with(self, message: Any) -> int:
+        if self._shared:
+            return 0
+        match message:
+            case Push():
+                return GRADIENT | OTHERS
+            case Enter():
+                return PARAMETERS | OTHERS
+            case Restart():
+                return OTHERS
+            case Go() | Leased(parameters=True):
+                parts = PARAMETERS | (OTHERS if self._others_are_new else 0)
+                self._others_are_new = False
+                return parts
+            case _:
+                return 0
+
+    def _views(self, parts: int) -> list[memoryview]:
+        if not parts:
+            return []
+        assert self._segment is not None
+        return [view for part, view in views_of(self._segment) if part & parts and len(view)]
+
+    def _queue(self, message: bytes, parts: int, tensors: Sequence[memoryview]) -> None:
+        header = HEADER.pack(parts, len(message), sum(map(len, tensors)))
+        self._out.append(memoryview(header + message))
+        self._out.extend(tensors)
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._out) and self.connected
+
+    def flush(self) -> None:
+        with self._lock:
+            self._flush_as_far_as_possible()
+            while self._patient and self._out and self.connected:
+                select.select([], [self.writing], [])
+                self._flush_as_far_as_possible()
+
+    def _flush_as_far_as_possible(self) -> None:
+        if self._connection is None:
+            return
+        try:
+            while self._out:
+                self._drop(self._connection.sendmsg([self._out[at] for at in range(min(PIECES, len(self._out)))]))
+        except BlockingIOError:
+            return
+        except OSError:
+            self._out.clear()
+            raise ClosedError from None
+
+    def _drop(self, sent: int) -> None:
+        """So many bytes are gone."""
+        while sent:
+            first = self._out[0]
+            if sent < len(first):
+                self._out[0] = first[sent:]
+                return
+            sent -= len(first)
+            self._out.popleft()
+
+    # -- receiving --
+
+    def received(self) -> list[In]:
+        self._read()
+        messages = list(self._waiting)
+        self._waiting.clear()
+        return messages  # type: ignore[return-value]
+
+    def _read(self) -> bool:
+        """Whether a whole message is here."""
+        if self._waiting:
+            return True
+        if self._connection is None:
+            return False
+        try:
+            while not self._waiting:
+                self._read_some(self._connection)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError, msgspec.MsgspecError):  # of one that breaks the rules no more is read
+            self._lose()
+        return True
+
+    def _read_some(self, connection: socket.socket) -> None:
+        if self._targets:
+            target = self._targets[0]
+            count = connection.recv_into(target)
+            self._note(count)
+            self._fill(count)
+        else:
+            piece = connection.recv(AT_ONCE)
+            self._note(len(piece))
+            self._in += piece
+        while not self._targets and self._next_frame():
+            pass
+
+    def _note(self, count: int) -> None:
+        if not count:
+            self._lose()
+        self.heard_at = time.monotonic()
+
+    def _lose(self) -> None:
+        self.on_close()
+        raise ClosedError
+
+    def _next_frame(self) -> bool:
+        """Whether the beginning of a frame was here, and is dealt with."""
+        if len(self._in) < HEADER.size:
+            return False
+        parts, length, size = HEADER.unpack_from(self._in)
+        if length > LONGEST:
+            raise ValueError(f"a message of {length} bytes")
+        begin = HEADER.size + length
+        if len(self._in) < begin:
+            return False
+        self._message = self._decode_message(bytes(self._in[HEADER.size : begin])) if length else None
+        del self._in[:begin]
+        self._targets.extend(self._places_for(parts, size))
+        while self._targets and self._in:  # what came along
+            came = min(len(self._in), len(self._targets[0]))
+            self._targets[0][:came] = self._in[:came]
+            del self._in[:came]
+            self._fill(came)
+        if not size:
+            self._conclude()
+        return True
+
+    def _places_for(self, parts: int, size: int) -> list[memoryview]:
+        if parts == PARCEL:
+            self._drop_parcel()
+            self._parcel = create()
+            os.ftruncate(self._parcel, size)
+            return [_mapped(self._parcel, size)]
+        if isinstance(self._message, Enter) and self._segment is None:
+            self._segment = map_segment(self._segment_descriptor, self._message.layout)
+            self._others_are_new = True
+        places = self._views(parts)
+        if sum(map(len, places)) != size:
+            raise ValueError(f"{size} bytes for parts of {sum(map(len, places))}")
+        return places
+
+    def _fill(self, count: int) -> None:
+        target = self._targets[0]
+        if count < len(target):
+            self._targets[0] = target[count:]
+            return
+        self._targets.popleft()
+        if not self._targets:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """All of a frame is here."""
+        message, self._message = self._message, None
+        if isinstance(message, Enter) and message.state == "":
+            message = msgspec.structs.replace(message, state=path_of(self._parcel))
+        elif isinstance(message, StateReady):
+            message = msgspec.structs.replace(message, path=path_of(self._parcel))
+        if message is not None:
+            self._waiting.append(message)
+
+    def _drop_parcel(self) -> None:
+        if self._parcel >= 0:
+            os.close(self._parcel)
+            self._parcel = -1
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop_parcel()
+            if self._connection is not None:
+                os.close(self.writing)
+                self._connection.close()
+            self._connection = None
+            self._reading = self.writing = -1
+            self._targets.clear()
+            self._segment = None
+
+
+def views_of(segment: Segment) -> list[tuple[int, memoryview]]:
+    """The bytes of the parts of a segment."""
+    memory = memoryview(segment.memory.numpy().data)
+    size = segment.parameters.numel() * segment.parameters.element_size()
+    second = segment.gradient.data_ptr() - segment.parameters.data_ptr()
+    return [
+        (PARAMETERS, memory[:size]),
+        (GRADIENT, memory[second : second + size]),
+        (OTHERS, memory[2 * second : segment.layout.segment_bytes]),
+    ]
+
+
+def _mapped(descriptor: int, size: int) -> memoryview:
+    return memoryview(mmap.mmap(descriptor, size))
