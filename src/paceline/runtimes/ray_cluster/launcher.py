@@ -27,7 +27,7 @@ from paceline.runtimes.serving.launching import Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import create, pack
 from paceline.runtimes.serving.messages import ToServer
-from paceline.runtimes.sockets.channel import SocketChannel
+from paceline.runtimes.sockets.channel import SegmentChannel, SocketChannel
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.link import WORKER
 from paceline.runtimes.sockets.listener import Listener, Visitor
@@ -107,7 +107,7 @@ class RayLauncher:
         placed, run = actor.node.remote(), actor.run.remote(errand, self._parcel)
         process = ActorProcess(self._ray, actor)
         segment = create()
-        channel: SocketChannel[ToServer, Any] = SocketChannel(ToServer, segment, patient=False)
+        channel: SegmentChannel[ToServer, Any] = SegmentChannel(ToServer, segment, patient=False)
         channel.on_close = lambda: process.end(CONNECTION_BROKE)
         started = Started(index, process, channel, segment, process.ended, create())
         self._started[index] = started

@@ -83,6 +83,8 @@ class ChannelLink:
         self._here.extend(message.ahead)
         self.place = message.place or self.place
         self.rates = message.rates or self.rates
+        if message.parameters:
+            self._fetch()
         return message.unit, message.parameters
 
     def take(self) -> Unit | None:
@@ -106,8 +108,15 @@ class ChannelLink:
             self.send(Restart(samples, units))
         else:
             self._pushed += 1
+            self._hand_in(self._pushed)
             self.send(Push(self._pushed, samples, units, loss, squared_norm, absent))
         self._wait_for_go()
+
+    def _hand_in(self, number: int) -> None:
+        """The gradient lies in the segment: bring it where it has to be, if that is elsewhere."""
+
+    def _fetch(self) -> None:
+        """New parameters were announced: bring them into the segment, if they are not there yet."""
 
     def optimizer_state(self) -> dict[str, Any]:
         self.send(StateWanted())
@@ -145,6 +154,7 @@ class ChannelLink:
         """An interrupt that comes while the worker waits has nothing to interrupt."""
         while not isinstance(message := self._receive(), Go):
             assert isinstance(message, Interrupt), message
+        self._fetch()
         self._interrupted = False
         self._keeps, self.enough = message.keep, message.enough
         self.place = message.place or self.place

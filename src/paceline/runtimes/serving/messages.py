@@ -112,11 +112,15 @@ class Interrupt(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
+class HandOver(msgspec.Struct, frozen=True, tag=True):
+    """Give the shards your parameters: the group begins with them."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-ToWorker: TypeAlias = Go | Leased | StateReady | Interrupt | Stop
+ToWorker: TypeAlias = Go | Leased | StateReady | Interrupt | HandOver | Stop
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag=True):

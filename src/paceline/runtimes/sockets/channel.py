@@ -19,10 +19,12 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import torch
+from torch import Tensor
 
 from paceline.runtimes.serving.channel import Channel, ClosedError, In, Out
 from paceline.runtimes.serving.memory import create, map_segment, path_of
@@ -39,15 +41,23 @@ PIECES = 64  # buffers in one call of sendmsg
 class SocketChannel(Channel[In, Out]):
     """One end of a connection, or of one that is still to come.
 
-    `segment`: the descriptor of the memory of the segment, here. `shared`: the other side has the same.
+    `parts`: which parts of a segment go with a message, by its type. `parcels`: which field of a message, by its type,
+    is the path of a parcel.
     """
 
-    def __init__(self, incoming: Any, segment: int, *, patient: bool) -> None:
+    def __init__(
+        self,
+        incoming: Any,
+        *,
+        patient: bool,
+        parts: Mapping[type, int] | None = None,
+        parcels: Mapping[type, str] | None = None,
+    ) -> None:
         super().__init__(-1, -1, incoming)
         self._decode_message = self._decode
         self._decode = lambda message: message
-        self._segment_descriptor = segment
-        self._segment: Segment | None = None
+        self._parts, self._parcels = parts or {}, parcels or {}
+        self._places: Mapping[int, memoryview] = {}  # of the segment, by part
         self._shared = False
         self._patient = patient
         self._connection: socket.socket | None = None
@@ -57,11 +67,11 @@ class SocketChannel(Channel[In, Out]):
         self._targets: deque[memoryview] = deque()  # where the rest of the present frame goes
         self._message: Any = None  # the present frame's, whose tensors are still to come
         self._parcel = -1
-        self._others_are_new = False
         self.heard_at = 0.0  # by time.monotonic
         self.on_close: Callable[[], None] = lambda: None
 
     def connect(self, connection: socket.socket, *, shared: bool) -> None:
+        """`shared`: both sides see the same segment, so that no part of it travels."""
         connection.setblocking(False)
         self._connection, self._shared = connection, shared
         self._reading, self.writing = connection.fileno(), os.dup(connection.fileno())
@@ -73,17 +83,18 @@ class SocketChannel(Channel[In, Out]):
     def connected(self) -> bool:
         return self._connection is not None
 
-    def use(self, segment: Segment) -> None:
-        """The segment whose parts travel with messages."""
-        self._segment = segment
+    def use(self, places: Mapping[int, memoryview]) -> None:
+        """The parts of the segment, here."""
+        self._places = places
 
     # -- sending --
 
     def send(self, message: Out) -> None:
         with self._lock:
-            if isinstance(message, Enter | StateReady):
-                message = self._post_parcel(message)
-            parts = self._parts_that_go_with(message)
+            field = self._parcels.get(type(message))
+            if field is not None and getattr(message, field) is not None:
+                message = self._post_parcel(message, field)
+            parts = 0 if self._shared else self._parts_of(message)
             self._queue(self._encode(message), parts, self._views(parts))
             self.flush()
 
@@ -93,39 +104,17 @@ class SocketChannel(Channel[In, Out]):
                 self._queue(b"", 0, ())
                 self.flush()
 
-    def _post_parcel(self, message: Any) -> Any:
+    def _post_parcel(self, message: Any, field: str) -> Any:
         """What a path on this host leads to goes ahead of the message, which names no path then."""
-        field = "state" if isinstance(message, Enter) else "path"
-        path = getattr(message, field)
-        if path is None:
-            return message
-        with open(path, "rb") as file:
-            content = file.read()
-        self._queue(b"", PARCEL, [memoryview(content)])
+        with open(getattr(message, field), "rb") as file:
+            self._queue(b"", PARCEL, [memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))])
         return msgspec.structs.replace(message, **{field: ""})
 
-    def _parts_that_go_with(self, message: Any) -> int:
-        if self._shared:
-            return 0
-        match message:
-            case Push():
-                return GRADIENT | OTHERS
-            case Enter():
-                return PARAMETERS | OTHERS
-            case Restart():
-                return OTHERS
-            case Go() | Leased(parameters=True):
-                parts = PARAMETERS | (OTHERS if self._others_are_new else 0)
-                self._others_are_new = False
-                return parts
-            case _:
-                return 0
+    def _parts_of(self, message: Any) -> int:
+        return self._parts.get(type(message), 0)
 
     def _views(self, parts: int) -> list[memoryview]:
-        if not parts:
-            return []
-        assert self._segment is not None
-        return [view for part, view in views_of(self._segment) if part & parts and len(view)]
+        return [view for part, view in self._places.items() if part & parts and len(view)] if parts else []
 
     def _queue(self, message: bytes, parts: int, tensors: Sequence[memoryview]) -> None:
         header = HEADER.pack(parts, len(message), sum(map(len, tensors)))
@@ -237,10 +226,7 @@ class SocketChannel(Channel[In, Out]):
             self._drop_parcel()
             self._parcel = create()
             os.ftruncate(self._parcel, size)
-            return [_mapped(self._parcel, size)]
-        if isinstance(self._message, Enter) and self._segment is None:
-            self._segment = map_segment(self._segment_descriptor, self._message.layout)
-            self._others_are_new = True
+            return [memoryview(mmap.mmap(self._parcel, size))]
         places = self._views(parts)
         if sum(map(len, places)) != size:
             raise ValueError(f"{size} bytes for parts of {sum(map(len, places))}")
@@ -258,10 +244,9 @@ class SocketChannel(Channel[In, Out]):
     def _conclude(self) -> None:
         """All of a frame is here."""
         message, self._message = self._message, None
-        if isinstance(message, Enter) and message.state == "":
-            message = msgspec.structs.replace(message, state=path_of(self._parcel))
-        elif isinstance(message, StateReady):
-            message = msgspec.structs.replace(message, path=path_of(self._parcel))
+        field = self._parcels.get(type(message))
+        if field is not None and getattr(message, field) is not None:
+            message = msgspec.structs.replace(message, **{field: path_of(self._parcel)})
         if message is not None:
             self._waiting.append(message)
 
@@ -279,20 +264,53 @@ class SocketChannel(Channel[In, Out]):
             self._connection = None
             self._reading = self.writing = -1
             self._targets.clear()
-            self._segment = None
+            self._places = {}
 
 
-def views_of(segment: Segment) -> list[tuple[int, memoryview]]:
-    """The bytes of the parts of a segment."""
-    memory = memoryview(segment.memory.numpy().data)
-    size = segment.parameters.numel() * segment.parameters.element_size()
-    second = segment.gradient.data_ptr() - segment.parameters.data_ptr()
-    return [
-        (PARAMETERS, memory[:size]),
-        (GRADIENT, memory[second : second + size]),
-        (OTHERS, memory[2 * second : segment.layout.segment_bytes]),
-    ]
+class SegmentChannel(SocketChannel[In, Out]):
+    """Between a worker and the server of the run; the segment is the worker's, or the server's copy of it.
+
+    `segment`: the descriptor of its memory, here. `sharded`: parameters and gradients go to others.
+    """
+
+    def __init__(self, incoming: Any, segment: int, *, patient: bool, sharded: bool = False) -> None:
+        tensors = 0 if sharded else PARAMETERS | GRADIENT
+        parts: dict[type, int] = {
+            Push: OTHERS | GRADIENT & tensors,
+            Enter: OTHERS | PARAMETERS & tensors,
+            Restart: OTHERS,
+            Go: PARAMETERS & tensors,
+            Leased: PARAMETERS & tensors,
+        }
+        super().__init__(incoming, patient=patient, parts=parts, parcels={Enter: "state", StateReady: "path"})
+        self._descriptor = segment
+        self._others_are_new = False
+
+    def _parts_of(self, message: Any) -> int:
+        parts = super()._parts_of(message)
+        if isinstance(message, Leased) and not message.parameters:
+            return 0
+        if isinstance(message, Go) and self._others_are_new:  # its first
+            self._others_are_new = False
+            return parts | OTHERS
+        return parts
+
+    def _places_for(self, parts: int, size: int) -> list[memoryview]:
+        if isinstance(self._message, Enter) and not self._places:
+            self.use(places_in(map_segment(self._descriptor, self._message.layout)))
+            self._others_are_new = True
+        return super()._places_for(parts, size)
 
 
-def _mapped(descriptor: int, size: int) -> memoryview:
-    return memoryview(mmap.mmap(descriptor, size))
+def places_in(segment: Segment, begin: int = 0, end: int | None = None) -> dict[int, memoryview]:
+    """The bytes of the parts of a segment; of parameters and gradient, from one number to another."""
+    others = 2 * (segment.gradient.data_ptr() - segment.parameters.data_ptr())
+    return {
+        PARAMETERS: _bytes_of(segment.parameters[begin:end]),
+        GRADIENT: _bytes_of(segment.gradient[begin:end]),
+        OTHERS: _bytes_of(segment.memory[others : segment.layout.segment_bytes]),
+    }
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.view(torch.uint8).numpy().data)
