@@ -23,7 +23,7 @@ from paceline.core.messages import NOT_STALE, NOT_WANTED, DataOpened, Statistics
 from paceline.training.choices import AS_USUAL, LR_SCALINGS, STALE, UpdateOptions
 from paceline.training.layout import Layout, typed, views
 from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer
-from paceline.training.pieces import load_state, pieces_of, state_dict_of, tell_apart, tensors_of
+from paceline.training.pieces import load_exactly, load_state, pieces_of, state_dict_of, tell_apart, tensors_of
 from paceline.training.rates import Rates
 from paceline.training.scaling import NOISE_SIZED, STEP_IS_KNOWN, scaled_options, scaling_for
 from paceline.training.schedule import Figure
@@ -154,7 +154,7 @@ class ParameterStore:
         self._rates.resume(state)
         if self._rates.scheduled:
             self._schedule_is_made()
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_exactly(self.optimizer, state["optimizer"])
         if self._correction is not None:
             self._correction.resume(state["correction"])
 
