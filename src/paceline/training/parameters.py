@@ -27,7 +27,7 @@ from paceline.training.pieces import load_exactly, load_state, pieces_of, state_
 from paceline.training.rates import Rates
 from paceline.training.scaling import NOISE_SIZED, STEP_IS_KNOWN, scaled_options, scaling_for
 from paceline.training.schedule import Figure
-from paceline.training.stale import Correction, refusal
+from paceline.training.stale import Correction, Partition, blocks_of, partition_of, refusal
 from paceline.training.updates import Contribution, Rate, absent_in_all, combine, statistics_of
 
 LOOKED_AT = 1024  # numbers of the second moment, for the size of a step
@@ -41,7 +41,9 @@ class ParameterStore:
         initial: Tensor,
         spec: OptimizerSpec,
         options: UpdateOptions = AS_USUAL,
+        partition: Partition | None = None,
     ) -> None:
+        """`partition`: for the correction of stale gradients, where these are only a part of a model's parameters."""
         lr_scaling = options.lr_scaling
         if lr_scaling not in LR_SCALINGS:
             raise ConfigurationError(f"unknown lr_scaling {lr_scaling!r}; there are: {', '.join(LR_SCALINGS)}")
@@ -65,7 +67,7 @@ class ParameterStore:
             load_state(self.optimizer, layout, spec, self._pieces, self._tensors)
         self._count_loaded_rounds()
         stale = options.stale if spec.stale is None else spec.stale
-        self._correction, why = self._make_correction(spec, options._replace(stale=stale))
+        self._correction, why = self._make_correction(spec, options._replace(stale=stale), partition)
         self.rule = UpdateRule(
             spec.kind.__name__,
             lr_scaling if self._correction is not None and lr_scaling == "auto" else self._scaling,
@@ -73,7 +75,9 @@ class ParameterStore:
             why,
         )
 
-    def _make_correction(self, spec: OptimizerSpec, options: UpdateOptions) -> tuple[Correction | None, str]:
+    def _make_correction(
+        self, spec: OptimizerSpec, options: UpdateOptions, partition: Partition | None
+    ) -> tuple[Correction | None, str]:
         """How stale gradients are made up for; None: not at all, and why."""
         stale = options.stale
         if stale not in STALE:
@@ -98,7 +102,8 @@ class ParameterStore:
             )
         if self._rates.scheduled:
             self.optimizer.step()  # without a gradient it does nothing, and no schedule complains that it came first
-        return Correction(self.flat, self.layout, spec, self.optimizer, options.lr_scaling), ""
+        partition = partition_of(blocks_of(self.layout, spec)) if partition is None else partition
+        return Correction(self.flat, partition, self.optimizer, options.lr_scaling), ""
 
     def rule_for(self, *, statistics: bool) -> UpdateRule:
         """The rule, and a doubt if a policy wants `statistics` and this optimizer's steps are not what it expects."""
