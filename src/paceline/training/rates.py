@@ -1,17 +1,21 @@
 """The learning rates in force: of every parameter group, as the schedule has them after so much work.
 
 It is told of every update the samples, of the data set its size, and of evaluations the figures that a schedule wants.
+A parameter store has one for its optimizer. Whoever has no parameters, and must know the rates all the same, makes one
+with `rates_of` and tells it the same. An optimizer that changes its rates in its own step is followed only by a store.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from paceline.core.messages import DataOpened
-from paceline.training.optimizers import OptimizerSpec
+from paceline.training.optimizers import OptimizerSpec, make_optimizer
 from paceline.training.schedule import Figure, Schedule
 
 
@@ -92,5 +96,14 @@ class Rates:
         if self._schedule is not None:
             self._schedule.resume(state["schedule"])  # a new one sets rates: those that were in force come after it
         for group, kept in zip(self._optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
-            group.update({name: value for name, value in kept.items() if name != "params"})
+            group.update({name: copy.deepcopy(value) for name, value in kept.items() if name != "params"})
         self._read()
+
+
+def rates_of(spec: OptimizerSpec) -> Rates:
+    """Those of an optimizer that has no parameters."""
+    # A number for every group, and no group without any: an optimizer need not expect one.
+    members = [(group, nn.Parameter(torch.zeros(1, 1))) for group in range(len(spec.groups))]
+    optimizer = make_optimizer(spec, members)
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # a schedule complains where no step comes before its own
+    return Rates(spec, optimizer)
