@@ -210,7 +210,7 @@ def load_state(
     begins = _begins(layout)
     for piece in pieces:
         parts = [(layout.parameters[number], about.get(number, {})) for number in piece.numbers]
-        if not all(_alike(parts[0][1], known) for _, known in parts):
+        if not all(alike(parts[0][1], known) for _, known in parts):
             return False
         skipped = piece.begin - begins[piece.numbers[0]]
         found.append({name: _joined(name, parts, piece, skipped) for name in parts[0][1]})
@@ -220,7 +220,7 @@ def load_state(
     return True
 
 
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two parameters differ only in what is known of each of their numbers."""
     return one.keys() == other.keys() and all(bool(one[name] == other[name]) for name in OF_A_WHOLE & one.keys())
 
