@@ -107,6 +107,33 @@ def test_numbers_of_any_length_are_treated_as_torch_treats_them(case: str, dtype
     assert store.flat.dtype == dtype and torch.equal(store.flat, flat_of(model))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_an_optimizer_goes_on_bit_for_bit_with_numbers_of_any_length(case: str, dtype: torch.dtype) -> None:
+    kind, arguments = CASES[case]
+    model = OddSizes().to(dtype)
+    stores = [ParameterStore(layout_of(model), flat_of(model), spec_for(model, kind, **arguments)) for _ in range(2)]
+    for number, gradient in enumerate(gradients(model, steps=8)):
+        if number == 4:
+            stores[1].resume(stores[0].flat, copy.deepcopy(stores[0].state()))
+        for store in stores if number >= 4 else stores[:1]:
+            store.apply([Contribution(gradient.clone(), 4)], samples_per_round=4)
+    assert torch.equal(*(store.flat for store in stores))
+
+
+def test_what_an_optimizer_remembers_of_no_tensor_survives_a_parameter_without_a_gradient() -> None:
+    class Counts(torch.optim.SGD):
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            self.state["steps"] = (self.state["steps"] or 0) + 1  # type: ignore[index, operator]
+            super().step()
+
+    model = OddSizes()
+    store = ParameterStore(layout_of(model), flat_of(model), spec_for(model, Counts, lr=0.1))
+    for number, gradient in enumerate(gradients(model, steps=3)):
+        store.apply([Contribution(gradient, 4, absent=(0,) if number == 2 else ())], samples_per_round=4)
+    assert store.optimizer.state["steps"] == 3  # type: ignore[index]
+
+
 def test_every_optimizer_that_is_given_flat_parameters_is_compared_with_torch() -> None:
     assert {kind for kind, _ in CASES.values()} == set(ELEMENTWISE)
 

@@ -29,6 +29,7 @@ from paceline.training.stale.blocks import (
     Chunks,
     Stretch,
     blocks_of,
+    partition_of,
     sample_positions,
 )
 from paceline.training.stale.moments import WorkerMoments
@@ -437,12 +438,12 @@ def test_many_layers_share_blocks_and_large_ones_are_cut_into_chunks() -> None:
 
 def test_equally_many_numbers_of_every_block_are_looked_at() -> None:
     blocks = [(Stretch(0, 0, 100_000),), (Stretch(0, 100_000, 100_005), Stretch(1, 100_005, 100_010))]
-    positions = sample_positions(blocks)
+    positions = sample_positions(partition_of(blocks))
     assert positions.shape == (2, SAMPLES // 2)
     assert len(set(positions[0].tolist())) == SAMPLES // 2 and set(positions[1].tolist()) == set(
         range(100_000, 100_010)
     )
-    assert sample_positions([(Stretch(0, 0, 5),)]).tolist() == [[0, 1, 2, 3, 4]]
+    assert sample_positions(partition_of([(Stretch(0, 0, 5),)])).tolist() == [[0, 1, 2, 3, 4]]
 
 
 # -- when it is on --

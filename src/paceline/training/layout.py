@@ -41,16 +41,19 @@ class Layout(msgspec.Struct, frozen=True):
     others: tuple[Entry, ...]  # buffers and frozen parameters
     keys: tuple[tuple[str, str], ...]  # tied tensors have several keys
     averaged: frozenset[str] = frozenset()  # of the others: the buffers of floating point
+    held_as: str | None = None  # the type of the flat numbers, where a part of a model must have that of the whole
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the flat parameters and gradients: where they are of several types, one that holds them all exactly."""
+        if self.held_as is not None:
+            return dtype_of(self.held_as)
         return reduce(torch.promote_types, (dtype_of(name) for name in dict.fromkeys(self._dtypes)))
 
     @property
     def mixed(self) -> bool:
-        """Whether the parameters are of several types."""
-        return len(set(self._dtypes)) > 1
+        """Whether the parameters are of several types: those of the whole model."""
+        return self.held_as is not None or len(set(self._dtypes)) > 1
 
     @property
     def _dtypes(self) -> list[str]:

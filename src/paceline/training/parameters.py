@@ -23,10 +23,11 @@ from paceline.core.messages import NOT_STALE, NOT_WANTED, DataOpened, Statistics
 from paceline.training.choices import AS_USUAL, LR_SCALINGS, STALE, UpdateOptions
 from paceline.training.layout import Layout, typed, views
 from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer
-from paceline.training.pieces import load_state, pieces_of, state_dict_of, tell_apart, tensors_of
+from paceline.training.pieces import load_exactly, load_state, pieces_of, state_dict_of, tell_apart, tensors_of
+from paceline.training.rates import Rates
 from paceline.training.scaling import NOISE_SIZED, STEP_IS_KNOWN, scaled_options, scaling_for
-from paceline.training.schedule import Figure, Schedule
-from paceline.training.stale import Correction, refusal
+from paceline.training.schedule import Figure
+from paceline.training.stale import Correction, Partition, blocks_of, partition_of, refusal
 from paceline.training.updates import Contribution, Rate, absent_in_all, combine, statistics_of
 
 LOOKED_AT = 1024  # numbers of the second moment, for the size of a step
@@ -40,15 +41,14 @@ class ParameterStore:
         initial: Tensor,
         spec: OptimizerSpec,
         options: UpdateOptions = AS_USUAL,
+        partition: Partition | None = None,
     ) -> None:
+        """`partition`: for the correction of stale gradients, where these are only a part of a model's parameters."""
         lr_scaling = options.lr_scaling
         if lr_scaling not in LR_SCALINGS:
             raise ConfigurationError(f"unknown lr_scaling {lr_scaling!r}; there are: {', '.join(LR_SCALINGS)}")
         self.layout = layout
         self.flat = initial.clone()
-        self.version = 0
-        self.samples = 0  # seen by the whole group
-        self.epoch_samples: int | None = None  # where the data set is known
         self._mixed = layout.mixed
         self._scaling = scaling_for(spec.kind, lr_scaling)
         self._rounds = 0.0  # that the updates so far make up
@@ -60,18 +60,14 @@ class ParameterStore:
         self._apart = False  # whether the optimizer sees every parameter by itself
         groups = (piece.group for piece in self._pieces)
         self.optimizer = make_optimizer(spec, zip(groups, self._tensors, strict=True))
-        self._schedule = (
-            None if spec.scheduler is None else Schedule(spec.scheduler, spec.scheduler_every, self.optimizer)
-        )
+        self._rates = Rates(spec, self.optimizer)
         self._bare_step = bare_step(self.optimizer)
-        self.rates: tuple[float, ...] = ()  # of the parameter groups; another object whenever they change
-        self._read_rates()
         if spec.state is not None and not load_state(self.optimizer, layout, spec, self._pieces, self._tensors):
             self._tell_apart()
             load_state(self.optimizer, layout, spec, self._pieces, self._tensors)
         self._count_loaded_rounds()
         stale = options.stale if spec.stale is None else spec.stale
-        self._correction, why = self._make_correction(spec, options._replace(stale=stale))
+        self._correction, why = self._make_correction(spec, options._replace(stale=stale), partition)
         self.rule = UpdateRule(
             spec.kind.__name__,
             lr_scaling if self._correction is not None and lr_scaling == "auto" else self._scaling,
@@ -79,7 +75,9 @@ class ParameterStore:
             why,
         )
 
-    def _make_correction(self, spec: OptimizerSpec, options: UpdateOptions) -> tuple[Correction | None, str]:
+    def _make_correction(
+        self, spec: OptimizerSpec, options: UpdateOptions, partition: Partition | None
+    ) -> tuple[Correction | None, str]:
         """How stale gradients are made up for; None: not at all, and why."""
         stale = options.stale
         if stale not in STALE:
@@ -102,9 +100,10 @@ class ParameterStore:
                 "worker.optimizer(state=...) is not possible where stale gradients are corrected: every worker has"
                 " moments of its own then; stale='none' applies them as they are"
             )
-        if self._schedule is not None:
+        if self._rates.scheduled:
             self.optimizer.step()  # without a gradient it does nothing, and no schedule complains that it came first
-        return Correction(self.flat, self.layout, spec, self.optimizer, options.lr_scaling), ""
+        partition = partition_of(blocks_of(self.layout, spec)) if partition is None else partition
+        return Correction(self.flat, partition, self.optimizer, options.lr_scaling), ""
 
     def rule_for(self, *, statistics: bool) -> UpdateRule:
         """The rule, and a doubt if a policy wants `statistics` and this optimizer's steps are not what it expects."""
@@ -136,15 +135,12 @@ class ParameterStore:
     def state(self) -> dict[str, Any]:
         """All that decides the next update, beside the parameters; its tensors are not copies."""
         return {
-            "version": self.version,
-            "samples": self.samples,
-            "epoch_samples": self.epoch_samples,
+            **self._rates.state(),
             "rounds": self._rounds,
             "uneven": self._uneven,
             "apart": self._apart,
             "missed": dict(self._missed),
             "optimizer": self.optimizer.state_dict(),
-            "schedule": None if self._schedule is None else self._schedule.state(),
             "correction": None if self._correction is None else self._correction.state(),
         }
 
@@ -159,34 +155,47 @@ class ParameterStore:
             self._tell_apart()
         for piece, tensor in self._copies():
             tensor.data.copy_(piece)
-        self.version, self.samples, self.epoch_samples = state["version"], state["samples"], state["epoch_samples"]
         self._rounds, self._uneven, self._missed = state["rounds"], state["uneven"], dict(state["missed"])
-        if self._schedule is not None:
-            self._schedule.resume(state["schedule"])  # a new one sets rates: those that were in force come after it
+        self._rates.resume(state)
+        if self._rates.scheduled:
             self._schedule_is_made()
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_exactly(self.optimizer, state["optimizer"])
         if self._correction is not None:
             self._correction.resume(state["correction"])
-        self._read_rates()
 
     # -- the learning rate --
 
     @property
-    def learning_rate(self) -> float:
-        return self.rates[0]
+    def version(self) -> int:
+        return self._rates.version
 
-    def _read_rates(self) -> None:
-        rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
-        if rates != self.rates:
-            self.rates = rates
+    @property
+    def samples(self) -> int:
+        """Seen by the whole group."""
+        return self._rates.samples
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Where the data set is known."""
+        return self._rates.epoch_samples
+
+    @epoch_samples.setter
+    def epoch_samples(self, samples: int) -> None:
+        self._rates.epoch_samples = samples
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Of the parameter groups; another object whenever they change."""
+        return self._rates.rates
+
+    @property
+    def learning_rate(self) -> float:
+        return self._rates.learning_rate
 
     def open(self, opened: DataOpened) -> None:
         """It is known how much work there is."""
-        self.epoch_samples = opened.epoch_samples
-        if self._schedule is not None and self._schedule.waits:
-            self._schedule.open(opened)
+        if self._rates.open(opened):
             self._schedule_is_made()
-            self._read_rates()
 
     def _schedule_is_made(self) -> None:
         """It may have wrapped the optimizer's step, and complains if that is not called before its own."""
@@ -197,18 +206,15 @@ class ParameterStore:
     @property
     def wants_figures(self) -> bool:
         """Whether the schedule goes by what evaluations find."""
-        return self._schedule is not None and self._schedule.wants_figures
+        return self._rates.wants_figures
 
     def figure_of(self, figures: Mapping[str, float]) -> Figure | None:
         """The one that the schedule goes by."""
-        assert self._schedule is not None
-        return self._schedule.figure_of(figures)
+        return self._rates.figure_of(figures)
 
     def feed(self, value: float) -> None:
         """The evaluation found this."""
-        assert self._schedule is not None
-        self._schedule.feed(value)
-        self._read_rates()
+        self._rates.feed(value)
 
     # -- updates --
 
@@ -225,8 +231,7 @@ class ParameterStore:
         `departed`: the workers that left the group since the last update.
         """
         rate = Rate(self.step_size, self._scaling) if statistics else None
-        samples = sum(contribution.samples for contribution in contributions)
-        share = samples / samples_per_round
+        share = sum(contribution.samples for contribution in contributions) / samples_per_round
         absent = absent_in_all(contributions)
         if self._correction is None:
             # In the order of their samples: the sum shall not hang on who came first.
@@ -240,12 +245,7 @@ class ParameterStore:
                 view.copy_(before)
             for worker in departed:
                 self._correction.forget(worker)
-        self.version += 1
-        self.samples += samples
-        if self._schedule is not None:
-            push = max(contribution.samples for contribution in contributions)
-            self._schedule.advance(self.samples - samples, samples, share, self.epoch_samples, push)
-            self._read_rates()
+        self._rates.advance([contribution.samples for contribution in contributions], samples_per_round)
         return seen
 
     @property

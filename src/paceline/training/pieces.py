@@ -120,7 +120,9 @@ def tell_apart(
 ) -> None:
     """Let the optimizer see these smaller pieces from now on; it knows about them what it knew about the larger."""
     known = _by_number(optimizer, *before)
+    of_no_tensor = {key: about for key, about in optimizer.state.items() if not isinstance(key, Tensor)}
     optimizer.state.clear()
+    optimizer.state.update(of_no_tensor)
     for group in optimizer.param_groups:
         group["params"] = []
     for piece, tensor in zip(*after, strict=True):
@@ -128,6 +130,19 @@ def tell_apart(
         about = known_of(piece, known[piece.numbers[0]])
         if about:
             optimizer.state[tensor] = about
+
+
+def load_exactly(optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]) -> None:
+    """Load what its state_dict() was. torch gives all that is known of a parameter the type of that parameter, which
+    need not be the one that it had: NAdam multiplies in float32 whatever it trains."""
+    optimizer.load_state_dict(dict(kept))
+    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    for index, tensor in enumerate(tensors):
+        about = optimizer.state.get(tensor, {})
+        for name, value in kept["state"].get(index, {}).items():
+            loaded = about.get(name)
+            if isinstance(value, Tensor) and isinstance(loaded, Tensor) and loaded.dtype != value.dtype:
+                about[name] = value.clone()
 
 
 def _by_number(
@@ -195,7 +210,7 @@ def load_state(
     begins = _begins(layout)
     for piece in pieces:
         parts = [(layout.parameters[number], about.get(number, {})) for number in piece.numbers]
-        if not all(_alike(parts[0][1], known) for _, known in parts):
+        if not all(alike(parts[0][1], known) for _, known in parts):
             return False
         skipped = piece.begin - begins[piece.numbers[0]]
         found.append({name: _joined(name, parts, piece, skipped) for name in parts[0][1]})
@@ -205,7 +220,7 @@ def load_state(
     return True
 
 
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two parameters differ only in what is known of each of their numbers."""
     return one.keys() == other.keys() and all(bool(one[name] == other[name]) for name in OF_A_WHOLE & one.keys())
 

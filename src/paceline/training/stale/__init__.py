@@ -11,7 +11,8 @@ A policy such as ASP applies gradients of parameters that have moved on. Three t
 docs/optimizers.md has the formulas and what each part is worth.
 """
 
+from paceline.training.stale.blocks import Partition, blocks_of, partition_of
 from paceline.training.stale.correction import Correction
 from paceline.training.stale.rules import refusal
 
-__all__ = ["Correction", "refusal"]
+__all__ = ["Correction", "Partition", "blocks_of", "partition_of", "refusal"]

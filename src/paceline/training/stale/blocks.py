@@ -30,6 +30,18 @@ class Stretch(NamedTuple):
 Block = tuple[Stretch, ...]
 
 
+class Partition(NamedTuple):
+    """The blocks of a model, or those of a part of it, and how many numbers of each are looked at."""
+
+    blocks: tuple[Block, ...]
+    samples: int
+
+
+def partition_of(blocks: Sequence[Block]) -> Partition:
+    """Of a whole model."""
+    return Partition(tuple(blocks), min(SAMPLES // len(blocks), max(map(_size, blocks))) if blocks else 0)
+
+
 def blocks_of(layout: Layout, spec: OptimizerSpec) -> list[Block]:
     """In the order of the layout. Parameters that the optimizer does not have are in none."""
     group_of = {name: number for number, (names, _) in enumerate(spec.groups) for name in names}
@@ -97,10 +109,10 @@ class Chunks:
         return torch.split(flat, self.sizes)
 
 
-def sample_positions(blocks: Sequence[Block]) -> Tensor:
+def sample_positions(partition: Partition) -> Tensor:
     """Equally many numbers of every block, evenly spread: one row per block. Of a small one the same more than once."""
-    size = min(SAMPLES // len(blocks), max(map(_size, blocks)))
-    return torch.stack([_positions(block)[(torch.arange(size) * _size(block)) // size] for block in blocks])
+    size = partition.samples
+    return torch.stack([_positions(block)[(torch.arange(size) * _size(block)) // size] for block in partition.blocks])
 
 
 def _positions(block: Block) -> Tensor:

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.training.layout import Layout
-from paceline.training.optimizers import OptimizerSpec
 from paceline.training.scaling import rate_scale
-from paceline.training.stale.blocks import Chunks, blocks_of, sample_positions
+from paceline.training.stale.blocks import Chunks, Partition, sample_positions
 from paceline.training.stale.moments import WorkerMoments
 from paceline.training.stale.noise import Noise
 from paceline.training.stale.rules import RULES, Rule
@@ -50,20 +48,19 @@ class Correction:
     def __init__(
         self,
         flat: Tensor,
-        layout: Layout,
-        spec: OptimizerSpec,
+        partition: Partition,
         optimizer: torch.optim.Optimizer,
         lr_scaling: str = "auto",
     ) -> None:
         """`flat`: the parameters, which are changed in place."""
         self._flat = flat
-        self._read = RULES[spec.kind]
+        self._read = RULES[type(optimizer)]
         self._optimizer = optimizer
         self._scaling = lr_scaling
-        self._blocks = blocks_of(layout, spec)
+        self._blocks = partition.blocks
         self._chunks = Chunks(self._blocks, flat.numel())
         self._parameters = self._chunks.of(flat)
-        positions = sample_positions(self._blocks)
+        positions = sample_positions(partition)
         self._positions, self._rows = positions.flatten(), positions.shape
         rules = self._rules()
         self._secant = Secant(len(self._blocks))

@@ -19,10 +19,15 @@ TURNS = 8
 NEW = 0.25  # most weight of a single update
 
 
+def runs_of(parts: Sequence[int]) -> list[int]:
+    """How many neighbours share a size, for each chunk of so many numbers."""
+    return [RUN if size % RUN == 0 else size for size in parts]
+
+
 class Sizes:
     def __init__(self, parts: Sequence[int], positions: Tensor, like: Tensor) -> None:
         """`parts`: how many numbers each chunk has; `positions`: of the sample, in all of them."""
-        self._runs = [RUN if size % RUN == 0 else size for size in parts]
+        self._runs = runs_of(parts)
         counts = [size // run for size, run in zip(parts, self._runs, strict=True)]
         self._flat = torch.zeros(sum(counts), dtype=like.dtype)
         self._sizes = torch.split(self._flat, counts)
