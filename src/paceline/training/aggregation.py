@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.core.messages import Gradient, UpdateApplied
 from paceline.lifecycle.messages import MakeUpdate, Part
 from paceline.lifecycle.validation import PortView
+from paceline.training.layout import Segment
 from paceline.training.parameters import ParameterStore
 from paceline.training.updates import Contribution
 
@@ -56,6 +57,10 @@ class Aggregation:
         `pulled`: the parameters that it was computed on, which a correction of stale gradients looks at.
         """
         self._handed_in[seat] = HandedIn(gradient, squared_norm, pulled, absent)
+
+    def hand_out(self, seat: int, segment: Segment) -> None:
+        """The present parameters, to a process that waits for them."""
+        segment.parameters.copy_(self.store.flat)
 
     def set_aside(self, gradient: Gradient, seat: int, version: int) -> None:
         """Its process goes on, or is gone, before its fate is decided."""
@@ -126,6 +131,10 @@ class Aggregation:
         """Take over the gradients without a fate of another one: they are set aside."""
         for worker, clock, *held in kept:
             self._set_aside[Gradient(worker, clock)] = HandedIn(*held)
+
+    def everything(self, pending: Iterable[tuple[Gradient, int]]) -> tuple[dict[str, Any], list[Any]]:
+        """The state of the store, and the gradients without a fate."""
+        return self.store.state(), self.kept(pending)
 
     def view(self) -> PortView:
         return PortView(self.store.version, tuple(self._set_aside))

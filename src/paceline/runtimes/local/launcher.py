@@ -66,6 +66,10 @@ class Launcher:
             self.close(started)
         os.close(self._parcel)
 
+    @property
+    def elsewhere(self) -> None:
+        """The server holds the parameters."""
+
     def attach(self, loop: Loop, connected: Callable[[Started], None]) -> None:
         """Its processes are connected from the beginning."""
         loop.watch(self.zygote, self.zygote.hear)

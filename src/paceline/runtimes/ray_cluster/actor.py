@@ -16,7 +16,8 @@ from paceline.core.errors import ConfigurationError
 from paceline.runtimes.serving.duties import Assignment, begin, work
 from paceline.runtimes.serving.memory import filled, unpack
 from paceline.runtimes.sockets.connecting import Address
-from paceline.runtimes.sockets.link import linked
+from paceline.runtimes.sockets.shard import Shard
+from paceline.runtimes.sockets.sharded_link import linked
 
 
 class Errand(msgspec.Struct, frozen=True):
@@ -24,8 +25,24 @@ class Errand(msgspec.Struct, frozen=True):
 
     assignment: Assignment
     server: Address
+    shards: tuple[Address, ...]  # none: the server holds the parameters
     secret: bytes
     transport: str
+
+
+class ShardActor:
+    """A shard, which lives until the server's connection to it ends."""
+
+    def listen(self, secret: bytes, ports: tuple[int, int] | None) -> Address:
+        import ray
+
+        torch.set_num_threads(1)
+        host = str(ray.util.get_node_ip_address())
+        self._shard = Shard(host, secret, None if ports is None else range(*ports))
+        return self._shard.address
+
+    def serve(self) -> None:
+        self._shard.serve()
 
 
 class WorkerActor:
@@ -54,7 +71,7 @@ class WorkerActor:
             finally:
                 os.close(descriptor)
 
-        with linked(errand.server, assignment.index, errand.secret, errand.transport) as link:
+        with linked(errand.server, errand.shards, assignment.index, errand.secret, errand.transport) as link:
             work(assignment, link, find)
 
 

@@ -10,31 +10,38 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
+from paceline.core.errors import ConfigurationError
 from paceline.lifecycle.messages import DepartureRequested, GroupEvent
 from paceline.runtimes.local.launcher import GRACE, Launcher
-from paceline.runtimes.ray_cluster.actor import Errand, WorkerActor
+from paceline.runtimes.ray_cluster.actor import Errand, ShardActor, WorkerActor
 from paceline.runtimes.ray_cluster.connection import connected, own_address
 from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.ray_cluster.watcher import ActorProcess, Watcher
 from paceline.runtimes.serving.duties import Assignment
+from paceline.runtimes.serving.holding import Elsewhere
 from paceline.runtimes.serving.launching import Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import create, pack
 from paceline.runtimes.serving.messages import ToServer
 from paceline.runtimes.sockets.channel import SegmentChannel, SocketChannel
+from paceline.runtimes.sockets.connecting import Address, connect
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.link import WORKER
 from paceline.runtimes.sockets.listener import Listener, Visitor
+from paceline.runtimes.sockets.shard import SERVER
+from paceline.runtimes.sockets.shard_messages import PARCELS, FromShard
+from paceline.runtimes.sockets.shards import ShardChannel, Shards
 from paceline.training.worker import Worker
 
 CONNECTION_BROKE = "its connection broke"
 SECRET = 32  # bytes
+PATIENCE = 60.0  # seconds for Ray to place the servers
 
 
 class RayLauncher:
@@ -56,6 +63,9 @@ class RayLauncher:
         self._expected: set[int] = set()  # seats that have not called yet
         self._departing: set[int] = set()
         self._stack = ExitStack()
+        self.elsewhere: Elsewhere | None = None
+        self._shards: tuple[Address, ...] = ()
+        self._shard_actors: list[Any] = []
         self._connected: Callable[[Started], None] = lambda started: None
 
     def __enter__(self) -> RayLauncher:
@@ -71,6 +81,8 @@ class RayLauncher:
             self._stack.callback(self._listener.close)
             self._watcher = Watcher(self._ray)
             self._stack.callback(self._watcher.close)
+            if self._cluster.servers > 1:
+                self._start_shards()
             self._actor_class = self._ray.remote(WorkerActor)
             self._stack = self._stack.pop_all()
         return self
@@ -84,6 +96,36 @@ class RayLauncher:
                 _wait_for(started, max(0.0, end - time.monotonic()))
             for started in list(self._started.values()):
                 self.close(started)
+            for actor in self._shard_actors:
+                self._ray.kill(actor, no_restart=True)
+
+    def _start_shards(self) -> None:
+        """They live as long as our connections to them, or until Ray ends them with this process."""
+        kind = self._ray.remote(ShardActor)
+        options = {**_placed(self._cluster.resources_per_server), "runtime_env": self._cluster.runtime_env}
+        self._shard_actors = [kind.options(**options).remote() for _ in range(self._cluster.servers)]
+        ports = self._cluster.port_range()
+        given = None if ports is None else (ports.start, ports.stop)
+        addresses = [actor.listen.remote(self._secret, given) for actor in self._shard_actors]
+        self._shards = tuple(self._answers(addresses))
+        for actor in self._shard_actors:
+            actor.serve.remote()
+        channels = []
+        for number, address in enumerate(self._shards):
+            channel: ShardChannel = SocketChannel(FromShard, patient=False, parcels=PARCELS)
+            channel.connect(connect(address, Caller(SERVER, number), self._secret), shared=False)
+            self._stack.callback(channel.close)
+            channels.append(channel)
+        self.elsewhere = Shards(channels)
+
+    def _answers(self, asked: Sequence[Any]) -> list[Any]:
+        try:
+            return list(self._ray.get(list(asked), timeout=PATIENCE))
+        except self._ray.exceptions.GetTimeoutError:
+            raise ConfigurationError(
+                f"Ray did not place {len(asked)} servers within {PATIENCE:g} seconds: does the cluster have"
+                f" {self._cluster.resources_per_server or 'room'} for each?"
+            ) from None
 
     # -- as the server asks --
 
@@ -102,12 +144,16 @@ class RayLauncher:
         return ""
 
     def start_worker(self, index: int) -> Started:
-        errand = Errand(self._assignment(index), self._listener.address, self._secret, self._cluster.transport)
-        actor = self._actor_class.options(**self._options(index)).remote()
+        errand = Errand(
+            self._assignment(index), self._listener.address, self._shards, self._secret, self._cluster.transport
+        )
+        actor = self._actor_class.options(**self._options()).remote()
         placed, run = actor.node.remote(), actor.run.remote(errand, self._parcel)
         process = ActorProcess(self._ray, actor)
         segment = create()
-        channel: SegmentChannel[ToServer, Any] = SegmentChannel(ToServer, segment, patient=False)
+        channel: SegmentChannel[ToServer, Any] = SegmentChannel(
+            ToServer, segment, patient=False, sharded=bool(self._shards)
+        )
         channel.on_close = lambda: process.end(CONNECTION_BROKE)
         started = Started(index, process, channel, segment, process.ended, create())
         self._started[index] = started
@@ -115,19 +161,8 @@ class RayLauncher:
         self._watcher.watch(process, placed, run)
         return started
 
-    def _options(self, index: int) -> dict[str, Any]:
-        """One way for all deaths, ours: Ray restarts nothing, and calls nothing twice."""
-        wanted = dict(self._cluster.resources_per_worker)
-        return {
-            "num_cpus": wanted.pop("CPU", 0),
-            "num_gpus": wanted.pop("GPU", 0),
-            "memory": wanted.pop("memory", None),
-            "resources": wanted or None,
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            "scheduling_strategy": "SPREAD",
-            "runtime_env": self._cluster.runtime_env,
-        }
+    def _options(self) -> dict[str, Any]:
+        return {**_placed(self._cluster.resources_per_worker), "runtime_env": self._cluster.runtime_env}
 
     def start_evaluator(self) -> Started | None:
         return None if self._beside is None else self._beside.start_evaluator()
@@ -186,6 +221,20 @@ class RayLauncher:
         assert isinstance(started.channel, SocketChannel)
         started.channel.connect(visitor.connection, shared=shared)
         self._connected(started)
+
+
+def _placed(resources: Mapping[str, float]) -> dict[str, Any]:
+    """One way for all deaths, ours: Ray restarts nothing, and calls nothing twice."""
+    wanted = dict(resources)
+    return {
+        "num_cpus": wanted.pop("CPU", 0),
+        "num_gpus": wanted.pop("GPU", 0),
+        "memory": wanted.pop("memory", None),
+        "resources": wanted or None,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "scheduling_strategy": "SPREAD",
+    }
 
 
 def _wait_for(started: Started, seconds: float) -> None:

@@ -18,7 +18,8 @@ class RayCluster(msgspec.Struct, frozen=True, omit_defaults=True):
     address               of the cluster: "auto" (the one that this machine belongs to), "host:6379", "ray://...", or
                           "local", which starts one on this machine
     resources_per_worker  what Ray sets aside for each: {"CPU": 1}, {"GPU": 1}, {"CPU": 2, "spot": 1}
-    servers               processes that the parameters are spread over
+    servers               processes that the parameters are spread over; with 1 it is the one that launches the run
+    resources_per_server  what Ray sets aside for each of several
     transport             "auto" shares memory with workers on the server's host; "tcp" never does
     ports                 "20000..20100": servers listen on one of these; None: on any
     silence               seconds without a sign of life after which a worker's node counts as frozen
@@ -28,6 +29,7 @@ class RayCluster(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str = "auto"
     resources_per_worker: dict[str, float] = msgspec.field(default_factory=lambda: {"CPU": 1})
     servers: int = 1
+    resources_per_server: dict[str, float] = msgspec.field(default_factory=dict)
     transport: str = "auto"
     ports: str | None = None
     silence: float = 8.0
@@ -40,7 +42,7 @@ class RayCluster(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ConfigurationError(f"unknown transport {self.transport!r}; there are: {', '.join(TRANSPORTS)}")
         if not self.silence > 2:
             raise ConfigurationError(f"silence is {self.silence!r}; it must be more than 2 seconds")
-        for name, amount in self.resources_per_worker.items():
+        for name, amount in (*self.resources_per_worker.items(), *self.resources_per_server.items()):
             if not isinstance(amount, int | float) or not 0 <= amount < math.inf:
                 raise ConfigurationError(
                     f"resources_per_worker: {name!r} is {amount!r}; it must be a number, 0 or more"

@@ -13,12 +13,12 @@ from torch import Tensor
 from paceline.core.errors import PacelineError
 from paceline.recording.progress_log import Evaluation, finite_or_nan
 from paceline.runtimes.serving.channel import ClosedError
+from paceline.runtimes.serving.holding import Store
 from paceline.runtimes.serving.launching import Launches, Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import map_segment
 from paceline.runtimes.serving.messages import Evaluate, Evaluated, Failed
 from paceline.training.layout import Segment, averaged_into
-from paceline.training.parameters import ParameterStore
 
 MOST_EVALUATORS = 3  # that die in a row before the run does
 
@@ -94,14 +94,14 @@ class Evaluations:
         self._evaluator, self._segment, self._asked, self._latest = None, None, None, -1
         self.start()
 
-    def ask_if_due(self, store: ParameterStore, replicas: Replicas, now: float) -> None:
+    def ask_if_due(self, store: Store, replicas: Replicas, now: float) -> None:
         if self._evaluator is None or self._asked is not None or self.every is None:
             return
         if store.samples >= self._due_at + self.every:
             self._due_at = store.samples // self.every * self.every
             self._ask(store, replicas, now)
 
-    def last_is_known(self, store: ParameterStore, replicas: Replicas, ended_at: float) -> bool:
+    def last_is_known(self, store: Store, replicas: Replicas, ended_at: float) -> bool:
         """Whether the last state was evaluated; if it was not, this sees that it will be."""
         if self._evaluator is None:
             return True
@@ -112,7 +112,7 @@ class Evaluations:
         self._ask(store, replicas, ended_at)
         return False
 
-    def _ask(self, store: ParameterStore, replicas: Replicas, now: float) -> None:
+    def _ask(self, store: Store, replicas: Replicas, now: float) -> None:
         """Hand over the present state. Buffers are averaged over the workers' replicas."""
         assert self._evaluator is not None
         if self._segment is None:

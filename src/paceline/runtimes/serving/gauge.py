@@ -9,7 +9,7 @@ from paceline.core.messages import UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
-from paceline.training.parameters import ParameterStore
+from paceline.runtimes.serving.holding import Store
 
 TICK = 0.25  # seconds between two measurements
 SMOOTHING = 0.05  # weight of the latest loss in the running mean
@@ -34,12 +34,12 @@ class Gauge:
         if loss is not None:
             self._loss = loss if self._loss is None else self._loss + SMOOTHING * (loss - self._loss)
 
-    def measure_if_due(self, store: ParameterStore, lifecycle: Lifecycle, now: float) -> None:
+    def measure_if_due(self, store: Store, lifecycle: Lifecycle, now: float) -> None:
         if now >= self._next:
             self._next = now + TICK
             self.measure(store, lifecycle, now)
 
-    def measure(self, store: ParameterStore, lifecycle: Lifecycle, now: float) -> None:
+    def measure(self, store: Store, lifecycle: Lifecycle, now: float) -> None:
         ledger = lifecycle.samples.ledger
         measurement = Measurement(
             seconds=now,

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from paceline.lifecycle.messages import GroupEvent
 from paceline.runtimes.serving.channel import Channel
+from paceline.runtimes.serving.holding import Elsewhere
 from paceline.runtimes.serving.last_words import last_words
 from paceline.runtimes.serving.loop import Loop
 
@@ -59,6 +60,10 @@ class Launches(Protocol):
     """Starts processes, and sees that they end."""
 
     grace: float  # seconds that processes have to end by themselves
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """The processes that hold the parameters; None: the server does."""
 
     def attach(self, loop: Loop, connected: Callable[[Started], None]) -> None:
         """The loop that serves the run begins. `connected`: to be called with a worker whose channel can be read from

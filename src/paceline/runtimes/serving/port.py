@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
@@ -32,6 +33,7 @@ from paceline.lifecycle.messages import (
 )
 from paceline.lifecycle.validation import PortView
 from paceline.runtimes.serving import messages as sent
+from paceline.runtimes.serving.holding import Elsewhere, Holding, Store
 from paceline.runtimes.serving.launching import Launches, Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import map_segment, pack, path_of, unpack_from
@@ -70,10 +72,11 @@ class ProcessPort:
         started: Callable[[Started], None],
         begun: Callable[[UpdateRule], None],
         resumed: Checkpoint | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`started`: called with every new process; `begun`: when the group begins, with how updates are made;
-        `resumed`: what it goes on from."""
-        self.aggregation: Aggregation | None = None  # once the group has begun
+        `resumed`: what it goes on from; `elsewhere`: the processes that hold the parameters, None: this one."""
+        self.aggregation: Holding | None = None  # once the group has begun
         self.processes: dict[int, Started] = {}
         self.wake_time: float | None = None
         self._lifecycle = lifecycle
@@ -88,6 +91,7 @@ class ProcessPort:
         self._states: dict[int, int] = {}  # by seat: the parcel with the optimizer's state that it asked for
         self._buffers: dict[int, Mapping[str, Tensor]] = {}  # of processes that trained and have ended
         self._resumed = resumed
+        self._elsewhere = elsewhere
         self.told: dict[int, bytes] = {}  # by seat: what only its worker knows, as of its latest push
         self._told_others: dict[int, Mapping[str, Tensor]] = {}  # and its buffers at that time
         self._places: dict[int, Place] = {}  # by seat: which its process was told
@@ -100,7 +104,7 @@ class ProcessPort:
             self._buffers = {seat: buffers for seat, buffers in others.items() if seat not in here}
 
     @property
-    def store(self) -> ParameterStore:
+    def store(self) -> Store:
         assert self.aggregation is not None
         return self.aggregation.store
 
@@ -127,6 +131,10 @@ class ProcessPort:
                 if name in self._segments[seat].others:
                     self._segments[seat].others[name].copy_(tensor)
 
+    def is_complete(self, seat: int, message: sent.ToServer) -> bool:
+        """Whether all that belongs to what a process said is here; if not, it will be said again when it is."""
+        return self._elsewhere is None or self._elsewhere.is_complete(seat, message)
+
     def take_gradient(self, seat: int, squared_norm: float | None, absent: tuple[int, ...] = ()) -> None:
         assert self.aggregation is not None
         segment = self._segments[seat]
@@ -147,6 +155,8 @@ class ProcessPort:
         trained = self._lifecycle.trained
         if trained:
             self._buffers = {seat: buffers for seat, buffers in self._buffers.items() if seat in trained}
+        if self._elsewhere is not None:
+            self._elsewhere.forget(seat)
         self._loop.forget(process.ended)
         self._loop.forget_channel(process.channel)
         return self._launcher.close(process)
@@ -190,31 +200,54 @@ class ProcessPort:
                 self._compare_optimizers(seat, spec, f"that of worker {command.seats[0]}")
         if wanted.state is not None and self._resumed is None:
             spec = spec._replace(state=unpack_from(wanted.state))
-        store = ParameterStore(first.layout, first.parameters, spec, self._updates)
-        self.aggregation = Aggregation(store, statistics=self._statistics)
+        self.aggregation = self._hold(command.seats[0], first, spec)
         if self._resumed is not None:
-            self._restore(self._resumed)
             others = self._resumed.training["others"]
             self._resumed = self._resumed._replace(model={}, training={"others": others})  # the rest is in use
-        self._loop.short_wait.parameters = store.layout.parameter_count
-        self._on_begin(store.rule_for(statistics=self._statistics))
+        self._loop.short_wait.parameters = first.layout.parameter_count
+        self._on_begin(self.store.rule_for(statistics=self._statistics))
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        assert self.aggregation is not None
-        store, saved = self.store, checkpoint.model
-        keys = {name: key for key, name in store.layout.keys}
-        places = views(store.flat, store.layout.parameters)
-        for entry in store.layout.parameters:
+    def _hold(self, seat: int, first: Segment, spec: OptimizerSpec) -> Holding:
+        """The parameters that the group begins with, or goes on from."""
+        layout, saved = first.layout, self._resumed
+        flat = None if saved is None else self._saved_parameters(layout, saved)
+        try:
+            if self._elsewhere is not None:
+                resumed = None
+                if flat is not None and saved is not None:
+                    resumed = flat, saved.training["store"], saved.training["pending"]
+                return self._elsewhere.begin(
+                    layout,
+                    spec,
+                    self._updates,
+                    statistics=self._statistics,
+                    first=seat,
+                    hand_over=lambda: self._tell(seat, sent.HandOver()),
+                    resumed=resumed,
+                )
+            store = ParameterStore(layout, first.parameters, spec, self._updates)
+            aggregation = Aggregation(store, statistics=self._statistics)
+            if flat is not None and saved is not None:
+                store.resume(flat, saved.training["store"])
+                aggregation.resume(saved.training["pending"])
+        except (ValueError, KeyError, TypeError) as problem:
+            if saved is None:
+                raise
+            raise ConfigurationError(f"the checkpoint is of another optimizer: {problem}") from None
+        return aggregation
+
+    def _saved_parameters(self, layout: Layout, checkpoint: Checkpoint) -> Tensor:
+        saved = checkpoint.model
+        flat = torch.empty(layout.parameter_count, dtype=layout.dtype)
+        keys = {name: key for key, name in layout.keys}
+        places = views(flat, layout.parameters)
+        for entry in layout.parameters:
             found = saved.get(keys[entry.name])
             if found is None or found.shape != entry.shape or found.dtype != dtype_of(entry.dtype):
                 what = "it is not there" if found is None else f"there it is {found.dtype} of {tuple(found.shape)}"
                 raise ConfigurationError(f"the checkpoint is of another model: parameter {entry.name!r}: {what}")
             places[entry.name].copy_(found)
-        try:
-            store.resume(store.flat, checkpoint.training["store"])
-        except (ValueError, KeyError, TypeError) as problem:
-            raise ConfigurationError(f"the checkpoint is of another optimizer: {problem}") from None
-        self.aggregation.resume(checkpoint.training["pending"])
+        return flat
 
     def _compare_optimizers(self, seat: int, spec: OptimizerSpec, whose: str) -> None:
         found = spec_difference(spec, pickle.loads(self._optimizers[seat].spec))
@@ -227,7 +260,8 @@ class ProcessPort:
             raise ConfigurationError(f"the model of worker {seat} differs from {whose}: {found}")
 
     def release(self, command: Release) -> None:
-        self._segments[command.seat].parameters.copy_(self.store.flat)
+        assert self.aggregation is not None
+        self.aggregation.hand_out(command.seat, self._segments[command.seat])
         place, rates = self._new_place(command.seat), self._news_of_rates(command.seat)
         if command.requested:
             self._tell(command.seat, sent.Leased(command.unit, True, command.ahead, place, rates))
@@ -277,7 +311,7 @@ class ProcessPort:
         if process is not None:
             self._loop.send(process.channel, message)
 
-    def make_update(self, command: MakeUpdate) -> UpdateApplied:
+    def make_update(self, command: MakeUpdate) -> UpdateApplied | None:
         assert self.aggregation is not None
         return self.aggregation.make_update(command)
 
@@ -329,9 +363,10 @@ class ProcessPort:
             for gradient in progress.pending
         ]
         held = {seat: segment.others for seat, segment in self._segments.items()}
+        store, held_back = self.aggregation.everything(pending)
         return {
-            "store": self.store.state(),
-            "pending": self.aggregation.kept(pending),
+            "store": store,
+            "pending": held_back,
             "others": self._buffers | held | self._told_others,
             "workers": dict(self.told),
         }

@@ -122,6 +122,7 @@ class Server:
             started=self._watch,
             begun=self._note_begin,
             resumed=resumed,
+            elsewhere=launcher.elsewhere,
         )
         self._start = Start(self.lifecycle, launcher, self.port.processes, clock())
         self.ended_at: float | None = None
@@ -162,6 +163,8 @@ class Server:
     def run(self) -> None:
         """Serve until every process has finished, somebody wants to stop, or the loop is interrupted."""
         self._launcher.attach(self.loop, self._watch_channel)
+        if self._launcher.elsewhere is not None:
+            self._launcher.elsewhere.attach(self.loop, self._handle, self._deliver)
         self._driver.start()
         self._evaluations.start()
         if self._control is not None:
@@ -308,7 +311,8 @@ class Server:
             self.loop.forget(process.channel)  # its process has ended, or is about to: that is seen elsewhere
             return
         for message in messages:
-            self._handle(process.index, message)
+            if self.port.is_complete(process.index, message):
+                self._handle(process.index, message)
 
     def _handle(self, seat: int, message: ToServer) -> None:
         match message:

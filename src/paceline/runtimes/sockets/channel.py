@@ -80,6 +80,10 @@ class SocketChannel(Channel[In, Out]):
             self._flush_as_far_as_possible()
 
     @property
+    def shares_memory(self) -> bool:
+        return self._shared
+
+    @property
     def connected(self) -> bool:
         return self._connection is not None
 

@@ -27,7 +27,6 @@ from paceline.runtimes.sockets.channel import GRADIENT, PARAMETERS, SocketChanne
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.listener import Listener, Visitor
 from paceline.training.aggregation import Aggregation
-from paceline.training.choices import UpdateOptions
 from paceline.training.layout import Segment
 from paceline.training.memory_use import keep_freed_memory
 from paceline.training.parameters import ParameterStore
@@ -247,7 +246,7 @@ class Shard:
 
     def _make_store(self, flat: Tensor) -> ParameterStore:
         assert self._part is not None and self._begin is not None
-        part, options = self._part, UpdateOptions(*self._begin.options)
+        part, options = self._part, self._begin.options
         store = ParameterStore(part.layout, flat, part.spec, options, part.partition)
         self._aggregation = Aggregation(store, statistics=self._begin.statistics)
         self._tell(said.Begun(store.rule_for(statistics=self._begin.statistics)))

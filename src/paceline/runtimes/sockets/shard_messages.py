@@ -8,6 +8,7 @@ import msgspec
 
 from paceline.core.messages import DataOpened, Gradient, Statistics, UpdateRule
 from paceline.lifecycle.messages import MakeUpdate
+from paceline.training.choices import UpdateOptions
 from paceline.training.layout import Layout
 
 # -- from the server to a shard: it obeys in this order, so that all shards send the same version --
@@ -18,7 +19,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
     layout: Layout
     optimizer: bytes  # a pickled OptimizerSpec
-    options: tuple[str, str, bool]  # UpdateOptions
+    options: UpdateOptions
     part: int
     parts: int  # asked for
     statistics: bool

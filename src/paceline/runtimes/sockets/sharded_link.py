@@ -6,13 +6,16 @@ the same host it sees the segment, and only words are exchanged.
 
 from __future__ import annotations
 
+import os
 import select
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from paceline.core.errors import PacelineError
 from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.link import Stopped
+from paceline.runtimes.serving.memory import create
 from paceline.runtimes.serving.messages import HandOver, ToServer, ToWorker
 from paceline.runtimes.sockets import shard_messages as said
 from paceline.runtimes.sockets.channel import GRADIENT, PARAMETERS, SegmentChannel, SocketChannel, places_in
@@ -87,7 +90,6 @@ class ShardedLink(SocketLink):
         missing = {shard.fileno(): shard for shard in self._shards}
         versions = set()
         while missing:
-            # The server's own word that the run is over must get through as well.
             for descriptor in select.select([*missing], [], [])[0]:
                 shard = missing[descriptor]
                 try:
@@ -103,3 +105,25 @@ class ShardedLink(SocketLink):
     def close(self) -> None:
         for shard in self._shards:
             shard.close()
+        super().close()
+
+
+@contextmanager
+def linked(
+    server: Address, shards: Sequence[Address], index: int, secret: bytes, transport: str
+) -> Iterator[SocketLink]:
+    """A link to the server that listens there, as the worker with this index. `shards`: none, if it has the
+    parameters."""
+    segment, shared = create(), is_shared(server, transport)
+    channel: SegmentChannel[ToWorker, ToServer] = SegmentChannel(ToWorker, segment, patient=True, sharded=bool(shards))
+    channel.connect(connect(server, Caller(WORKER, index), secret, shares=segment if shared else -1), shared=shared)
+    link = (
+        ShardedLink(channel, segment, shards, index=index, secret=secret, transport=transport)
+        if shards
+        else SocketLink(channel, segment)
+    )
+    try:
+        yield link
+    finally:
+        link.close()
+        os.close(segment)

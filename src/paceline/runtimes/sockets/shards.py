@@ -7,6 +7,7 @@ the model for an evaluation, and all that a checkpoint holds.
 from __future__ import annotations
 
 import os
+import pickle
 import select
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -135,15 +136,41 @@ class Shards:
     def _is_complete(self, seat: int, message: ToServer) -> bool:
         links = self._links.get(seat, {})
         if isinstance(message, Enter):
-            return len(links) == self.used
+            return len(links) >= len(parts_of(message.layout, pickle.loads(message.optimizer), len(self.channels)))
         if isinstance(message, Push):
             have = self._have.get(seat, {})
             return all(shared or have.get(number, 0) >= message.number for number, shared in links.items())
         return True
 
-    def know(self, parts: int) -> None:
-        """So many parts the model has: the shards that are more hold nothing."""
-        self._used = parts
+    def begin(
+        self,
+        layout: Layout,
+        spec: OptimizerSpec,
+        options: UpdateOptions,
+        *,
+        statistics: bool,
+        first: int,
+        hand_over: Callable[[], None],
+        resumed: tuple[Tensor, dict[str, Any], list[Any]] | None,
+    ) -> ShardedAggregation:
+        """The group begins: with the parameters of this seat, or with those of a checkpoint."""
+        if spec.state is not None:
+            raise ConfigurationError(
+                "worker.optimizer(state=...) is not possible with several servers: RayCluster(servers=1) takes it"
+            )
+        parts = parts_of(layout, spec, len(self.channels))
+        self._used = len(parts)
+        store = ShardedStore(self, layout, spec, parts, options)
+        optimizer, source = pickled(store.spec), first if resumed is None else -1
+        for number in range(len(parts)):
+            begin = said.Begin(layout, optimizer, options, number, len(self.channels), statistics, source)
+            self.tell_one(number, begin)
+        if resumed is None:
+            hand_over()
+        else:
+            _restore(self, store, resumed)
+        store.rule = self.ask(said.Begun)[0].rule
+        return ShardedAggregation(self, store, statistics=statistics)
 
     def forget(self, seat: int) -> None:
         self._links.pop(seat, None)
@@ -263,7 +290,7 @@ class ShardedStore:
         """The state of one store over the whole, and the gradients without a fate."""
         shown = self.fetch(said.Show(True, tuple(pending)))
         self._shown = self.version, torch.cat([flat for flat, _, _ in shown])
-        state = merged_state(self.layout, self.spec, self.parts, [state for _, state, _ in shown])
+        state = merged_state(self.parts, [state for _, state, _ in shown])
         return state, merged_pending(self.parts, [kept for _, _, kept in shown])
 
     def optimizer_state(self) -> dict[str, Any]:
@@ -284,7 +311,6 @@ class ShardedAggregation:
         self.statistics = statistics
         self._shards = shards
         self._set_aside: dict[Gradient, None] = {}
-        self._everything: list[Any] = []
 
     def hand_in(
         self,
@@ -319,47 +345,16 @@ class ShardedAggregation:
     def forget(self, seat: int) -> None:
         """The shards are told when its connections end."""
 
-    def kept(self, pending: Iterable[tuple[Gradient, int]]) -> tuple[dict[str, Any], list[Any]]:
+    def everything(self, pending: Iterable[tuple[Gradient, int]]) -> tuple[dict[str, Any], list[Any]]:
         return self.store.everything(pending)
 
     def view(self) -> PortView:
         return PortView(self.store.version, tuple(self._set_aside))
 
 
-def begin(
-    shards: Shards,
-    layout: Layout,
-    spec: OptimizerSpec,
-    options: UpdateOptions,
-    *,
-    statistics: bool,
-    first: int,
-    hand_over: Callable[[], None],
-    resumed: tuple[Tensor, dict[str, Any], list[Any]] | None,
-) -> ShardedAggregation:
-    """The group begins: with the parameters of this seat, which is told to `hand_over`, or with those of a checkpoint."""
-    parts = parts_of(layout, spec, len(shards.channels))
-    store = ShardedStore(shards, layout, spec, parts, options)
-    optimizer = pickled(store.spec)
-    for number in range(len(parts)):
-        source = first if resumed is None else -1
-        shards.tell_one(
-            number,
-            said.Begin(layout, optimizer, tuple(options), number, len(shards.channels), statistics, source),
-        )
-    if resumed is None:
-        hand_over()
-    else:
-        _restore(shards, store, resumed)
-    rules = [answer.rule for answer in shards.ask(said.Begun)]
-    store.rule = rules[0]
-    return ShardedAggregation(shards, store, statistics=statistics)
-
-
 def _restore(shards: Shards, store: ShardedStore, resumed: tuple[Tensor, dict[str, Any], list[Any]]) -> None:
     flat, state, pending = resumed
-    states = split_state(store.layout, store.spec, store.parts, state)
-    gradients = split_pending(store.parts, pending)
+    states, gradients = split_state(state, store.parts), split_pending(pending, store.parts)
     for number, (part, own, held) in enumerate(zip(store.parts, states, gradients, strict=True)):
         parcel = pack((part.of(flat).clone(), own, held))
         try:
