@@ -19,9 +19,11 @@ def launcher_for(
     train: Callable[[Worker], None],
     evaluate: Callable[..., Any] | None,
     assignment: Callable[[int], Assignment],
+    *,
+    elastic: bool,
 ) -> Launcher | RayLauncher:
     if cluster is None:
         return Launcher(train, evaluate, assignment)
     from paceline.runtimes.ray_cluster.launcher import RayLauncher
 
-    return RayLauncher(cluster, train, evaluate, assignment)
+    return RayLauncher(cluster, train, evaluate, assignment, elastic=elastic)

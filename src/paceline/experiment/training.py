@@ -190,7 +190,7 @@ def launch(
         if files is not None and checkpoint is not None:
             _catch_up(files.directory, metrics, collector)
         watching = [*observers, *_views(live, observers, str(chosen), stack)]
-        launcher = launcher_for(cluster, train, evaluate, assignment)
+        launcher = launcher_for(cluster, train, evaluate, assignment, elastic=group.most is not None)
         stack.enter_context(launcher)
         server = Server(
             launcher,

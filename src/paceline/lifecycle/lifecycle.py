@@ -40,23 +40,23 @@ from paceline.lifecycle.messages import (
     ProcessDied,
     ProcessFinished,
     Release,
+    RoomOffered,
     SizeRequested,
     StartProcess,
     WorkDropped,
     WorkRequested,
 )
-from paceline.lifecycle.roster import MADE_SMALLER
 from paceline.lifecycle.seats import IN_THE_GROUP, ON_THEIR_WAY_OUT, Change, Seat, State
+from paceline.lifecycle.sizing import Sizing
 from paceline.lifecycle.staffing import MOST_REPLACEMENTS
-from paceline.lifecycle.watch import SILENT, Watch
+from paceline.lifecycle.watch import SILENT
 from paceline.lifecycle.work import Work
 
 WORDS = (GradientPushed, WorkRequested, WorkDropped, BatchesSkipped)
-PLACE_IS_GONE = "its place will be gone"
 OWE_A_WORD = (Release, Lease, Dismiss)  # those to whom this is sent
 
 
-class Lifecycle(Watch):
+class Lifecycle(Sizing):
     def __init__(self, coordinator: Coordinator, workers: Sequence[int], **options: Any) -> None:
         super().__init__(coordinator, workers, **options)
         self._postponed: list[GroupEvent] = []
@@ -71,6 +71,7 @@ class Lifecycle(Watch):
             ProcessDied: self._die,
             SizeRequested: self._resize,
             DepartureRequested: self._send_off,
+            RoomOffered: self._grow,
             UpdateApplied: self._decide,
             DeadlinePassed: self._decide,
             PolicyReplaced: self._change_policy,
@@ -360,35 +361,3 @@ class Lifecycle(Watch):
 
     def _note_figure(self, event: FigureFound, now: float) -> None:
         self._outputs.append(Record(now, event))
-
-    # -- the size of the group --
-
-    def _resize(self, event: SizeRequested, now: float) -> None:
-        """Make the group this large: new processes join, the newest ones leave once they handed in their gradient."""
-        self.staffing.ask_for(event.workers)
-        wanted = self.staffing.wanted
-        active = self.active
-        for _ in range(len(active), wanted):
-            self._start_another()
-        for seat in active[wanted:]:
-            self._ask_to_leave(seat, now)
-        if not self.begun:
-            self._begin_if_all_are_here(now)
-
-    def _ask_to_leave(self, seat: Seat, now: float, reason: str = MADE_SMALLER) -> None:
-        """One that computes hands in its gradient first."""
-        progress = self.coordinator.progress
-        computes = seat.worker in self.members and seat.worker not in progress.waiting
-        if computes and not seat.away and seat.worker not in progress.newcomers:
-            self._change(seat, Change.ASKED_TO_LEAVE)
-        else:
-            self._dismiss(seat, now, reason)
-
-    def _send_off(self, event: DepartureRequested, now: float) -> None:
-        """Of one whose place will be gone: another is started at once, if the group replaces those that die."""
-        seat = self.seats[event.seat]
-        if seat.state in (*ON_THEIR_WAY_OUT, State.FINISHING, State.SILENT):
-            return
-        self._ask_to_leave(seat, now, PLACE_IS_GONE)
-        if self.staffing.replaces(len(self.active)):
-            self._start_another()

@@ -78,6 +78,10 @@ class SizeRequested(msgspec.Struct, frozen=True, gc=False):
     workers: int
 
 
+class RoomOffered(msgspec.Struct, frozen=True, gc=False):
+    """There may be a place for one more process."""
+
+
 class DepartureRequested(msgspec.Struct, frozen=True, gc=False):
     """The place of this process will be gone soon: it is to hand in what it is at, and another takes over."""
 
@@ -104,6 +108,7 @@ GroupEvent: TypeAlias = (
     | ProcessDied
     | SizeRequested
     | DepartureRequested
+    | RoomOffered
     | PolicyReplaced
     | EndRequested
     | FigureFound

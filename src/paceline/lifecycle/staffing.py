@@ -18,6 +18,10 @@ class Staffing:
     def ask_for(self, workers: int) -> None:
         self.wanted = max(self._least or 1, min(workers, self._most or workers))
 
+    def may_grow(self, active: int) -> bool:
+        """Whether one more may come to so many, where nobody asked for it."""
+        return self._most is not None and active < self._most
+
     def replaces(self, active: int) -> bool:
         """A process died that had work to do, and so many are left: whether another takes its place."""
         if active >= self.wanted or (self._least is None and self._restarts == 0):

@@ -85,6 +85,9 @@ class Launcher:
     def look(self, now: float) -> Iterable[GroupEvent]:
         return ()
 
+    def pause(self, seconds: float) -> None:
+        """It measures no silence of its own."""
+
     @property
     def zygote(self) -> ZygoteHandle:
         assert self._zygote is not None

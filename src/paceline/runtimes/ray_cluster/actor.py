@@ -13,21 +13,13 @@ import numpy as np
 import torch
 
 from paceline.core.errors import ConfigurationError
-from paceline.runtimes.serving.duties import Assignment, begin, work
+from paceline.runtimes.ray_cluster.connection import own_address
+from paceline.runtimes.serving.duties import begin, work
 from paceline.runtimes.serving.memory import filled, unpack
 from paceline.runtimes.sockets.connecting import Address
+from paceline.runtimes.sockets.remote import Errand
 from paceline.runtimes.sockets.shard import Shard
 from paceline.runtimes.sockets.sharded_link import linked
-
-
-class Errand(msgspec.Struct, frozen=True):
-    """All that a worker is told beside what it is to run."""
-
-    assignment: Assignment
-    server: Address
-    shards: tuple[Address, ...]  # none: the server holds the parameters
-    secret: bytes
-    transport: str
 
 
 class ShardActor:
@@ -37,8 +29,7 @@ class ShardActor:
         import ray
 
         torch.set_num_threads(1)
-        host = str(ray.util.get_node_ip_address())
-        self._shard = Shard(host, secret, None if ports is None else range(*ports))
+        self._shard = Shard(own_address(ray), secret, None if ports is None else range(*ports))
         return self._shard.address
 
     def serve(self) -> None:

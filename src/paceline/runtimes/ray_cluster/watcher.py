@@ -5,13 +5,12 @@ An end is written to a pipe, so that the loop of the server wakes up; all else i
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
 from typing import Any
 
 from paceline.runtimes.ray_cluster.connection import draining_nodes
+from paceline.runtimes.sockets.remote import RemoteProcess, undone
 
 PAUSE = 0.2  # seconds between two looks for new actors
 NODES_EVERY = 1.0  # seconds between two looks at the nodes
@@ -19,36 +18,16 @@ NODE_DIED = "its node is gone"
 PROCESS_DIED = "its process died"
 
 
-class ActorProcess:
+class ActorProcess(RemoteProcess):
     """An actor as the server knows its processes."""
 
-    pid: int | None = None  # of another host, maybe: nobody here may send it a signal
-
     def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self.actor = ray, actor
-        self.cause = PROCESS_DIED
-        self.exitcode: int | None = None
-        self.node: str | None = None  # once it is placed
-        self.ended, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._lock = threading.Lock()
+        super().__init__()
+        self._ray, self._actor = ray, actor
+        self.node: str | None = None  # its id, once it is placed
 
-    def end(self, cause: str, exit_code: int = 1) -> None:
-        """It has ended, or is as good as dead. The first cause counts."""
-        with self._lock:
-            if self.exitcode is None:
-                self.cause, self.exitcode = cause, exit_code
-                with contextlib.suppress(OSError):
-                    os.close(self._tell)
-
-    def kill(self) -> None:
-        """Its end is seen at once: nobody waits for a node that does not answer."""
-        with contextlib.suppress(Exception):  # Ray may have forgotten it
-            self._ray.kill(self.actor, no_restart=True)
-        self.end("it was ended")
-
-    def close(self) -> None:
-        self.end("the run is over", 0)
-        os.close(self.ended)
+    def destroy(self) -> None:
+        undone(lambda: self._ray.kill(self._actor, no_restart=True))  # Ray may have forgotten it
 
 
 class Watcher:
@@ -57,7 +36,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._runs: dict[Any, ActorProcess] = {}  # by what Ray will answer when it has ended
         self._places: dict[Any, ActorProcess] = {}  # by what Ray will answer when it was placed
-        self.draining: set[str] = set()  # ids of nodes
+        self._all: list[ActorProcess] = []
         self._over = threading.Event()
         self._nodes_at = 0.0
         self._thread = threading.Thread(target=self._watch, name="paceline actors", daemon=True)
@@ -65,6 +44,7 @@ class Watcher:
 
     def watch(self, process: ActorProcess, placed: Any, run: Any) -> None:
         with self._lock:
+            self._all.append(process)
             self._places[placed] = process
             self._runs[run] = process
 
@@ -105,12 +85,16 @@ class Watcher:
     def _look_at_nodes(self) -> None:
         if time.monotonic() > self._nodes_at + NODES_EVERY:
             self._nodes_at = time.monotonic()
-            self.draining = draining_nodes()
+            draining = draining_nodes()
+            with self._lock:
+                self._all = [process for process in self._all if process.exitcode is None]
+            for process in self._all:
+                process.leaves = process.leaves or process.node in draining
 
 
 def _cause_of(problem: Exception) -> str:
     said = str(problem)
-    if "node" in said.lower() and ("died" in said or "dead" in said or "terminated" in said) and "its node" in said:
+    if "its node has died" in said or "node was terminated" in said:
         return NODE_DIED
     kind = type(problem).__name__
     if kind in ("ActorDiedError", "ActorUnavailableError", "RayActorError"):

@@ -84,5 +84,8 @@ class Launches(Protocol):
     def look(self, now: float) -> Iterable[GroupEvent]:
         """Called a few times a second: what happened to processes that the loop does not see."""
 
+    def pause(self, seconds: float) -> None:
+        """The server itself stood still for so long."""
+
     def close(self, started: Started) -> int | None:
         """Let go of everything that belongs to a process, which is ended if it has not. Returns its exit code."""

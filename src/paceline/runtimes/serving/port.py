@@ -33,7 +33,7 @@ from paceline.lifecycle.messages import (
 )
 from paceline.lifecycle.validation import PortView
 from paceline.runtimes.serving import messages as sent
-from paceline.runtimes.serving.holding import Elsewhere, Holding, Store
+from paceline.runtimes.serving.holding import Holding, Store
 from paceline.runtimes.serving.launching import Launches, Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import map_segment, pack, path_of, unpack_from
@@ -72,10 +72,9 @@ class ProcessPort:
         started: Callable[[Started], None],
         begun: Callable[[UpdateRule], None],
         resumed: Checkpoint | None = None,
-        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`started`: called with every new process; `begun`: when the group begins, with how updates are made;
-        `resumed`: what it goes on from; `elsewhere`: the processes that hold the parameters, None: this one."""
+        `resumed`: what it goes on from."""
         self.aggregation: Holding | None = None  # once the group has begun
         self.processes: dict[int, Started] = {}
         self.wake_time: float | None = None
@@ -91,7 +90,7 @@ class ProcessPort:
         self._states: dict[int, int] = {}  # by seat: the parcel with the optimizer's state that it asked for
         self._buffers: dict[int, Mapping[str, Tensor]] = {}  # of processes that trained and have ended
         self._resumed = resumed
-        self._elsewhere = elsewhere
+        self._elsewhere = launcher.elsewhere  # the processes that hold the parameters; None: this one
         self.told: dict[int, bytes] = {}  # by seat: what only its worker knows, as of its latest push
         self._told_others: dict[int, Mapping[str, Tensor]] = {}  # and its buffers at that time
         self._places: dict[int, Place] = {}  # by seat: which its process was told
@@ -102,6 +101,11 @@ class ProcessPort:
             here = {seat.index for seat in lifecycle.seats.values() if seat.away}
             others = resumed.training["others"]
             self._buffers = {seat: buffers for seat, buffers in others.items() if seat not in here}
+
+    def attach(self, redeliver: Callable[[int, sent.ToServer], None], deliver: Callable[[UpdateApplied], None]) -> None:
+        """The loop begins; as in Elsewhere."""
+        if self._elsewhere is not None:
+            self._elsewhere.attach(self._loop, redeliver, deliver)
 
     @property
     def store(self) -> Store:

@@ -59,13 +59,12 @@ from paceline.runtimes.serving.messages import (
     StateWanted,
     ToServer,
 )
+from paceline.runtimes.serving.own_pauses import OwnPauses
 from paceline.runtimes.serving.port import ProcessPort, WorkerFailedError, WorkerFailedWarning
 from paceline.runtimes.serving.starting import Start
 from paceline.runtimes.serving.stopped import StoppedProcesses
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
-
-OWN_PAUSE = 1.0  # seconds
 
 
 class Server:
@@ -91,8 +90,7 @@ class Server:
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`least`, `most`, `epochs`, `limit`, `restarts` and `patience`: as in Lifecycle. `budget`: seconds after which
-        the run is to end. `resumed`: what it goes on from."""
+        """Most as in Lifecycle. `budget`: seconds until the run is to end. `resumed`: what it goes on from."""
         first = range(workers) if resumed is None else ()
         self.lifecycle = Lifecycle(
             coordinator,
@@ -122,7 +120,6 @@ class Server:
             started=self._watch,
             begun=self._note_begin,
             resumed=resumed,
-            elsewhere=launcher.elsewhere,
         )
         self._start = Start(self.lifecycle, launcher, self.port.processes, clock())
         self.ended_at: float | None = None
@@ -134,7 +131,7 @@ class Server:
         self._began: float | None = None
         # Of a run that is resumed; its start does not count.
         self._before = 0.0 if resumed is None else resumed.facts.seconds
-        self._looked_at = 0.0
+        self._own_pauses = OwnPauses(TICK, self._forgive)
         self.stop_wanted = False  # before all is done, by somebody in this process; may be set at any time
         self._hears_last_words = False
         self._somebody_ended = False  # meanwhile
@@ -163,8 +160,7 @@ class Server:
     def run(self) -> None:
         """Serve until every process has finished, somebody wants to stop, or the loop is interrupted."""
         self._launcher.attach(self.loop, self._watch_channel)
-        if self._launcher.elsewhere is not None:
-            self._launcher.elsewhere.attach(self.loop, self._handle, self._deliver)
+        self.port.attach(self._handle, self._deliver)
         self._driver.start()
         self._evaluations.start()
         if self._control is not None:
@@ -209,7 +205,7 @@ class Server:
 
     def _look_at_the_clock(self) -> None:
         now = self.now
-        self._note_own_pause(now)
+        self._own_pauses.look(now)
         wake = self.port.wake_time
         if wake is not None and now >= wake:
             self.port.wake_time = None
@@ -230,11 +226,9 @@ class Server:
             if self._checkpoints is not None:
                 self._checkpoints.look(now)
 
-    def _note_own_pause(self, now: float) -> None:
-        """A turn that took much longer than it may: this process stood still, and nobody can be blamed for that."""
-        pause = now - self._looked_at - TICK
-        self._looked_at = now
-        if pause > OWN_PAUSE and self.lifecycle.silence is not None:
+    def _forgive(self, pause: float) -> None:
+        self._launcher.pause(pause)
+        if self.lifecycle.silence is not None:
             self.lifecycle.silence.pause(pause)
 
     def _evaluate_the_last(self, ended_at: float) -> None:
