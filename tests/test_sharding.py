@@ -156,6 +156,8 @@ def test_parts_are_updated_to_the_bit_as_the_whole_is(case: str, options: Update
         for stores in (whole, sharded):
             stores.play(script(12, seed=len(case)))
         assert torch.equal(whole.flat, sharded.flat) and torch.isfinite(whole.flat).all()
+        if options.may_be_stale:
+            assert max(whole.state()["correction"]["secant"]["curvatures"]) > 0
         assert {store.rule for store in sharded.stores} == {whole.stores[0].rule}
 
 
