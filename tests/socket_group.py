@@ -1,0 +1,99 @@
+"""Runs whose workers and shards are plain processes that call over sockets: all of a cluster but who places them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from paceline.experiment import training
+from paceline.runtimes.serving.duties import begin, work
+from paceline.runtimes.sockets.connecting import Address
+from paceline.runtimes.sockets.remote import Errand, Net, RemoteLauncher, RemoteProcess
+from paceline.runtimes.sockets.shard import Shard
+from paceline.runtimes.sockets.sharded_link import linked
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["torch", "paceline.runtimes.sockets.sharded_link", "paceline.experiment.training"])
+
+
+def be_a_worker(errand: Errand, train: Callable[..., None]) -> None:
+    begin(errand.assignment)
+    with linked(errand.server, errand.shards, errand.assignment.index, errand.secret, errand.transport) as link:
+        work(errand.assignment, link, lambda: train)
+
+
+def be_a_shard(secret: bytes, tell: Any) -> None:
+    shard = Shard("127.0.0.1", secret)
+    tell.send(shard.address)
+    tell.close()
+    shard.serve()
+
+
+class PlainProcess(RemoteProcess):
+    def __init__(self, process: Any) -> None:
+        super().__init__()
+        self._process = process
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        self._process.join()
+        self.end("its process died", self._process.exitcode)
+
+    def destroy(self) -> None:
+        if self._process.is_alive():
+            os.kill(self._process.pid, signal.SIGKILL)
+
+
+class PlainLauncher(RemoteLauncher):
+    def __init__(self, *arguments: Any, transport: str, servers: int, silence: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.transport, self.servers, self.silence = transport, servers, silence
+        self.workers: dict[int, Any] = {}  # processes, by seat
+        self.shards: list[Any] = []
+
+    def _open(self, stack: ExitStack) -> Net:
+        return Net("127.0.0.1", self.transport, None, self.silence)
+
+    def _start_shards(self, stack: ExitStack) -> Sequence[Address]:
+        addresses = []
+        for _ in range(self.servers if self.servers > 1 else 0):
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(target=be_a_shard, args=(self.secret, there), daemon=True)
+            process.start()
+            there.close()
+            addresses.append(here.recv())
+            here.close()
+            self.shards.append(process)
+            stack.callback(process.join)
+            stack.callback(process.kill)
+        return addresses
+
+    def _place(self, errand: Errand) -> RemoteProcess:
+        process = context.Process(target=be_a_worker, args=(errand, self._train), daemon=True)
+        process.start()
+        self.workers[errand.assignment.index] = process
+        return PlainProcess(process)
+
+
+@contextmanager
+def over_sockets(
+    transport: str = "tcp", servers: int = 1, silence: float = 8.0, kind: type[PlainLauncher] = PlainLauncher
+) -> Iterator[list[PlainLauncher]]:
+    """Whatever is launched in here runs over sockets; yields the launchers."""
+    launchers: list[PlainLauncher] = []
+
+    def launcher_for(cluster: Any, train: Any, evaluate: Any, assignment: Any, *, elastic: bool) -> PlainLauncher:
+        launcher = kind(
+            train, evaluate, assignment, elastic=elastic, transport=transport, servers=servers, silence=silence
+        )
+        launchers.append(launcher)
+        return launcher
+
+    with patch.object(training, "launcher_for", launcher_for):
+        yield launchers

@@ -1,0 +1,184 @@
+"""Real runs over sockets, with and without shards: the same weights, nothing lost, and what happens when one dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import training_functions as functions
+from socket_group import PlainLauncher, over_sockets
+from test_local import one_process, same
+from torch import Tensor, nn
+
+from paceline.core.messages import ApplyUpdate, Record
+from paceline.experiment.callbacks import Callback, Run
+from paceline.experiment.training import RunResult, launch
+from paceline.policies import POLICIES
+from paceline.recording.ledger import Ledger
+from paceline.recording.observer import Observer
+from paceline.recording.progress_log import Measurement
+from paceline.recording.replay import first_difference
+from paceline.recording.trace import Trace
+from paceline.runtimes.sockets.shards import ShardLostError
+from paceline.training.worker import Worker
+
+pytestmark = pytest.mark.slow
+
+EPOCHS = 2
+WAYS = [("tcp", 1), ("auto", 1), ("tcp", 2), ("auto", 3)]
+
+
+def layers() -> nn.Module:
+    """Several blocks, so that there is something to spread over shards; with buffers."""
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 5), nn.BatchNorm1d(5, momentum=None), nn.Tanh(), nn.Linear(5, 2)
+    ).double()
+
+
+def train_layers(worker: Worker, kind: str = "momentum", pause: float = 0.0) -> None:
+    net = layers()
+    optimizer_class, arguments = functions.OPTIMIZERS[kind]
+    optimizer = worker.optimizer(net, optimizer_class, **arguments)
+    for x, y in worker.batches(functions.data(), batch_size=functions.BATCH):
+        functions.push(optimizer, F.cross_entropy(net(x), y))
+        time.sleep(pause)
+
+
+def the_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert list(found) == list(expected)
+    for key, tensor in expected.items():
+        assert torch.equal(found[key], tensor), key
+
+
+@pytest.mark.parametrize(("transport", "servers"), WAYS)
+def test_bsp_gives_the_weights_of_one_process(transport: str, servers: int) -> None:
+    with over_sockets(transport, servers):
+        result = launch(functions.train_adam, workers=2, policy="bsp", epochs=EPOCHS)
+    kind, arguments = functions.OPTIMIZERS["adam"]
+    same(result.model_state, one_process(functions.model(), functions.data(), 16, kind, **arguments))
+
+
+@pytest.mark.parametrize(("transport", "servers"), WAYS)
+def test_bsp_gives_the_bits_of_a_local_run_buffers_included(transport: str, servers: int) -> None:
+    expected = launch(train_layers, workers=2, policy="bsp", epochs=EPOCHS)
+    with over_sockets(transport, servers):
+        result = launch(train_layers, workers=2, policy="bsp", epochs=EPOCHS, evaluate=lambda state: len(state))
+    the_same_bits(result.model_state, expected.model_state)
+    assert result.evaluations[-1].figures == {"accuracy": float(len(expected.model_state))}
+    assert result.optimizer_state is not None and expected.optimizer_state is not None
+    for number, state in expected.optimizer_state["state"].items():
+        assert torch.equal(result.optimizer_state["state"][number]["momentum_buffer"], state["momentum_buffer"])
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_every_policy_counts_every_sample_once_and_replays(name: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with over_sockets("tcp", 2):
+        result = launch(train_layers, workers=3, policy=name, epochs=EPOCHS, run_dir=run_dir, slowdown={2: 2.0})
+    assert result.samples == functions.SAMPLES * EPOCHS
+    ledger = Ledger()
+    for record in Trace(run_dir / "trace.jsonl"):
+        ledger.observe(record)
+    assert ledger.balance().adds_up
+    assert first_difference(Trace(run_dir / "trace.jsonl")) is None
+    assert all(torch.isfinite(tensor).all() for tensor in result.model_state.values())
+
+
+class StopAt(Callback):
+    """Ends the run after so many updates."""
+
+    def __init__(self, updates: int) -> None:
+        self._updates = updates
+
+    def measured(self, run: Run, measurement: Measurement) -> None:
+        if run.updates >= self._updates:
+            run.stop()
+
+
+def test_a_run_goes_on_with_other_numbers_of_shards_and_on_one_machine_and_back(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"workers": 2, "policy": "bsp", "epochs": 16, "run_dir": tmp_path / "run"}
+    expected = launch(train_layers, **{**options, "run_dir": None})
+    slow = partial(train_layers, pause=0.02)
+
+    def go_on(updates: int | None) -> RunResult:
+        resume = {"resume": tmp_path / "run"} if (tmp_path / "run").exists() else {}
+        callbacks = [] if updates is None else [StopAt(updates)]
+        return launch(slow, **options, **resume, callbacks=callbacks)
+
+    with over_sockets("tcp", 2):
+        go_on(4)
+    with over_sockets("auto", 3):
+        go_on(20)
+    assert go_on(40).summary.updates < expected.summary.updates
+    with over_sockets("tcp", 3):
+        result = go_on(None)
+    the_same_bits(result.model_state, expected.model_state)
+    assert result.samples == expected.samples
+
+
+class At(Observer):
+    """Does something to the processes of a run when there have been so many updates."""
+
+    def __init__(self, updates: int, launchers: list[PlainLauncher], act: Any) -> None:
+        self._left, self._launchers, self._act = updates, launchers, act
+
+    def observe(self, record: Record) -> None:
+        self._left -= sum(isinstance(command, ApplyUpdate) for command in record.commands)
+        if self._left <= 0 and self._act is not None:
+            act, self._act = self._act, None
+            act(self._launchers[-1])
+
+
+@pytest.mark.parametrize(("transport", "servers"), [("tcp", 1), ("auto", 1), ("tcp", 2)])
+def test_a_worker_that_is_killed_is_replaced_and_its_samples_are_trained(transport: str, servers: int) -> None:
+    def kill(launcher: PlainLauncher) -> None:
+        os.kill(launcher.workers[1].pid, signal.SIGKILL)
+
+    with over_sockets(transport, servers) as launchers:
+        result = launch(
+            partial(train_layers, pause=0.01),
+            workers="2..2",
+            policy="asp",
+            epochs=4,
+            observers=[At(5, launchers, kill)],
+        )
+        assert sorted(launchers[0].workers) == [0, 1, 2]
+    assert result.samples == 4 * functions.SAMPLES
+    (failure,) = result.failures
+    assert failure.worker == 1 and failure.reason in ("its connection broke", "its process died")
+
+
+def test_a_worker_whose_host_stands_still_is_given_up_and_fenced() -> None:
+    def freeze(launcher: PlainLauncher) -> None:
+        os.kill(launcher.workers[1].pid, signal.SIGSTOP)
+
+    with over_sockets("tcp", 2, silence=2.5) as launchers:
+        result = launch(
+            partial(train_layers, pause=0.01),
+            workers=2,
+            policy="bsp",
+            epochs=6,
+            observers=[At(5, launchers, freeze)],
+            patience="off",
+        )
+        assert not launchers[0].workers[1].is_alive() or launchers[0].workers[1].join(5) is None
+    assert result.samples == 6 * functions.SAMPLES
+    assert "no sign of life for 2.5 seconds" in result.failures[0].reason
+
+
+def test_a_shard_that_dies_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
+    def kill(launcher: PlainLauncher) -> None:
+        os.kill(launcher.shards[1].pid, signal.SIGKILL)
+
+    with over_sockets("tcp", 2) as launchers, pytest.raises(ShardLostError, match="shard 1: its connection broke"):
+        launch(
+            partial(train_layers, pause=0.01), workers=2, policy="asp", epochs=50, observers=[At(5, launchers, kill)]
+        )

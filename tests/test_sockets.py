@@ -1,0 +1,361 @@
+"""Who gets an answer from our ports, and what crosses them: the handshake, the door, and the frames."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from paceline.core.errors import ConfigurationError
+from paceline.runtimes.serving.channel import ClosedError
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.memory import create, map_segment, pack, path_of, unpack_from
+from paceline.runtimes.serving.messages import Enter, Go, Leased, Push, Restart, StateReady, ToServer, ToWorker
+from paceline.runtimes.sockets import listener as listener_module
+from paceline.runtimes.sockets.channel import HEADER, PARAMETERS, SegmentChannel, SocketChannel, places_in
+from paceline.runtimes.sockets.connecting import connect
+from paceline.runtimes.sockets.handshake import CODE, HELLO, Caller, CallerSide, HostSide, RefusedError
+from paceline.runtimes.sockets.listener import Listener, Visitor
+from paceline.training.layout import layout_of
+
+SECRET = b"s" * CODE
+WORKER = Caller(b"w", 3)
+
+
+def host(seen: set[bytes] | None = None, secret: bytes = SECRET, nonce: bytes = b"h" * CODE) -> HostSide:
+    return HostSide(secret, nonce, set() if seen is None else seen, lambda caller: caller == WORKER)
+
+
+# -- the handshake: bytes to bytes --
+
+
+def test_two_that_know_the_secret_let_each_other_in() -> None:
+    caller, door = CallerSide(SECRET, WORKER, b"c" * CODE), host()
+    assert door.feed(caller.hello[:10]) == b"" and not door.done
+    welcome = door.feed(caller.hello[10:])
+    assert caller.feed(welcome[:1]) == b""
+    confirmation = caller.feed(welcome[1:])
+    assert caller.done and not door.done
+    assert door.feed(confirmation) == b"" and door.done and door.caller == WORKER
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        CallerSide(b"x" * CODE, WORKER, b"c" * CODE).hello,
+        CallerSide(SECRET, Caller(b"w", 4), b"c" * CODE).hello,
+        CallerSide(SECRET, Caller(b"d", 3), b"c" * CODE).hello,
+        b"\0" * HELLO.size,
+        b"GET / HTTP/1.1\r\nHost: example\r\n\r\n".ljust(HELLO.size, b" "),
+    ],
+    ids=["another secret", "another number", "another role", "zeros", "http"],
+)
+def test_whoever_is_not_wanted_gets_no_answer(hello: bytes) -> None:
+    door = host()
+    with pytest.raises(RefusedError):
+        door.feed(hello)
+    assert not door.done
+
+
+def test_a_hello_that_was_recorded_is_worth_nothing() -> None:
+    seen: set[bytes] = set()
+    caller = CallerSide(SECRET, WORKER, b"c" * CODE)
+    recorded = caller.feed(host(seen).feed(caller.hello))
+    with pytest.raises(RefusedError):
+        host(seen).feed(caller.hello)
+    other = host(set(), nonce=b"i" * CODE)  # and were its number forgotten, the rest would not fit
+    other.feed(caller.hello)
+    with pytest.raises(RefusedError):
+        other.feed(recorded)
+    assert not other.done
+
+
+def test_a_caller_does_not_trust_whoever_answers() -> None:
+    caller = CallerSide(SECRET, WORKER, b"c" * CODE)
+    with pytest.raises(RefusedError, match="does not know the secret"):
+        caller.feed(b"h" * CODE + b"x" * CODE)
+
+
+@given(st.binary(min_size=HELLO.size, max_size=HELLO.size))
+def test_random_bytes_get_no_answer(said: bytes) -> None:
+    with pytest.raises(RefusedError):
+        host().feed(said)
+
+
+@given(st.integers(0, HELLO.size - 1), st.integers(1, 255))
+def test_a_hello_with_one_other_byte_gets_no_answer(at: int, change: int) -> None:
+    hello = bytearray(CallerSide(SECRET, WORKER, b"c" * CODE).hello)
+    hello[at] ^= change
+    with pytest.raises(RefusedError):
+        host().feed(bytes(hello))
+
+
+# -- the door --
+
+
+class Door:
+    """A listener in a loop that turns when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.loop = Loop()
+        self.visitors: list[Visitor] = []
+        self.listener = Listener(
+            "127.0.0.1", SECRET, lambda caller: caller == WORKER, self.visitors.append, clock=lambda: self.now
+        )
+        self.listener.attach(self.loop)
+
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.loop.turn(0.05)
+
+    def stranger(self, said: bytes = b"", *, unix: bool = False) -> socket.socket:
+        address = self.listener.address
+        connection = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+        connection.settimeout(5)
+        connection.connect("\0" + address.unix if unix else (address.host, address.port))
+        connection.sendall(said)
+        return connection
+
+    def close(self) -> None:
+        self.listener.close()
+        for visitor in self.visitors:
+            visitor.connection.close()
+            if visitor.memory >= 0:
+                os.close(visitor.memory)
+        self.loop.close()
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with closing(Door()) as opened:
+        yield opened
+
+
+def shake_hands(door: Door, connection: socket.socket, nonce: bytes, share: int = -1) -> None:
+    side = CallerSide(SECRET, WORKER, nonce)
+    connection.sendall(side.hello)
+    door.turn(3)
+    answer = side.feed(connection.recv(side.missing))
+    if share >= 0:
+        socket.send_fds(connection, [answer], [share])
+    else:
+        connection.sendall(answer)
+    door.turn(2)
+
+
+@pytest.mark.parametrize("unix", [False, True])
+@pytest.mark.parametrize("said", [b"x" * HELLO.size, CallerSide(b"y" * CODE, WORKER, b"n" * CODE).hello])
+def test_a_stranger_hears_nothing_but_the_end(door: Door, unix: bool, said: bytes) -> None:
+    with closing(door.stranger(said, unix=unix)) as stranger:
+        door.turn(3)
+        assert stranger.recv(100) == b"" and not door.visitors
+
+
+def test_nothing_is_said_to_one_that_says_nothing_and_it_is_shown_out_in_the_end(door: Door) -> None:
+    with closing(door.stranger(b"paceline")) as slow:
+        door.turn(3)
+        assert not select.select([slow], [], [], 0)[0]
+        door.now += listener_module.PATIENCE + 1
+        door.listener.look()
+        assert slow.recv(100) == b""
+
+
+def test_a_crowd_of_strangers_keeps_nobody_out(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "MOST", 4)
+    crowd = [door.stranger() for _ in range(9)]
+    door.turn(12)
+    with closing(door.stranger()) as friend:
+        shake_hands(door, friend, b"1" * CODE)
+        assert [visitor.caller for visitor in door.visitors] == [WORKER]
+    for stranger in crowd:
+        stranger.close()
+
+
+def test_a_friend_on_the_same_host_brings_memory_and_a_stranger_cannot(door: Door) -> None:
+    memory = os.memfd_create("test")
+    os.write(memory, b"shared")
+    with closing(door.stranger(unix=True)) as friend:
+        shake_hands(door, friend, b"1" * CODE, memory)
+        (visitor,) = door.visitors
+        assert os.pread(visitor.memory, 6, 0) == b"shared"
+    before = len(os.listdir("/proc/self/fd"))
+    with closing(door.stranger(unix=True)) as stranger:
+        socket.send_fds(stranger, [b"x" * HELLO.size], [memory])
+        door.turn(3)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    os.close(memory)
+
+
+def test_what_is_bound_is_the_address_that_was_given_and_a_port_of_the_range() -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        arguments = ("127.0.0.1", SECRET, lambda caller: True, lambda visitor: None)
+        with pytest.raises(ConfigurationError, match=f"no port could be opened on 127.0.0.1, ports {port} to {port}"):
+            Listener(*arguments, ports=range(port, port + 1))  # type: ignore[arg-type]
+        with closing(Listener(*arguments)) as opened:  # type: ignore[arg-type]
+            assert opened._tcp.getsockname()[0] == "127.0.0.1"
+
+
+def test_nobody_there_and_nobody_who_answers_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.runtimes.sockets.connecting.PATIENCE", 0.1)
+    with closing(Door()) as silent, pytest.raises(RefusedError, match="no answer within"):
+        connect(silent.listener.address, WORKER, SECRET)
+    with pytest.raises(OSError, match="refused"):
+        connect(silent.listener.address, WORKER, SECRET)
+
+
+# -- frames --
+
+
+def pair(shared: bool = False) -> tuple[SegmentChannel[Any, Any], SegmentChannel[Any, Any], int, int]:
+    """The worker's end, the server's, and the memory of both."""
+    one, other = socket.socketpair()
+    theirs = create()
+    ours = os.dup(theirs) if shared else create()
+    worker: SegmentChannel[Any, Any] = SegmentChannel(ToWorker, theirs, patient=False)
+    server: SegmentChannel[Any, Any] = SegmentChannel(ToServer, ours, patient=False)
+    worker.connect(one, shared=shared)
+    server.connect(other, shared=shared)
+    return worker, server, theirs, ours
+
+
+def crossed(sender: SocketChannel[Any, Any], receiver: SocketChannel[Any, Any]) -> Any:
+    """The next message, however many pieces it comes in."""
+    while True:
+        sender.flush()
+        found = receiver.received() if select.select([receiver], [], [], 5)[0] else []
+        if found:
+            (message,) = found
+            return message
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("size", [1, 3, 400_000])  # more than a socket takes at once
+def test_what_a_message_is_about_comes_with_it(shared: bool, size: int) -> None:
+    worker, server, theirs, ours = pair(shared)
+    net = nn.BatchNorm1d(size)
+    layout = layout_of(net)
+    segment = map_segment(theirs, layout)
+    worker.use(places_in(segment))
+    segment.parameters.fill_(2.0)
+    segment.others["running_mean"].fill_(5.0)
+    worker.send(Enter(layout, b"optimizer"))
+    assert crossed(worker, server) == Enter(layout, b"optimizer")
+    copy = map_segment(ours, layout)
+    assert torch.equal(copy.parameters, segment.parameters) and copy.others["running_mean"][0] == 5
+
+    copy.parameters.fill_(3.0)
+    copy.others["running_mean"].fill_(6.0)
+    server.send(Go())  # its first: with the group's buffers
+    assert crossed(server, worker) == Go()
+    assert segment.parameters[-1] == 3 and segment.others["running_mean"][-1] == 6
+
+    segment.gradient.copy_(torch.arange(2.0 * size))
+    segment.others["running_mean"].fill_(7.0)
+    worker.send(Push(1, 8, 1, None, None))
+    assert crossed(worker, server) == Push(1, 8, 1, None, None)
+    assert torch.equal(copy.gradient, segment.gradient) and copy.others["running_mean"][0] == 7
+
+    segment.others["running_mean"].fill_(8.0)
+    worker.send(Restart(8, 1))
+    crossed(worker, server)
+    assert copy.others["running_mean"][0] == 8
+
+    copy.parameters.fill_(4.0)
+    copy.others["running_mean"].fill_(9.0)
+    server.send(Leased(None, parameters=True))
+    crossed(server, worker)
+    assert segment.parameters[0] == 4
+    assert segment.others["running_mean"][0] == (9 if shared else 8)  # its own are newer
+    for descriptor in (theirs, ours):
+        os.close(descriptor)
+    worker.close()
+    server.close()
+
+
+def test_a_parcel_goes_ahead_of_the_message_that_names_it() -> None:
+    worker, server, *memory = pair()
+    layout = layout_of(nn.Linear(1, 1))
+    worker.use(places_in(map_segment(memory[0], layout)))
+    state = {"moments": torch.arange(100_000.0), "step": 3}
+    parcel = pack(state)
+    worker.send(Enter(layout, b"", path_of(parcel)))
+    os.close(parcel)
+    there = crossed(worker, server)
+    assert torch.equal(unpack_from(there.state)["moments"], state["moments"])
+    parcel = pack("back")
+    server.send(StateReady(path_of(parcel)))
+    os.close(parcel)
+    assert unpack_from(crossed(server, worker).path) == "back"
+    for channel in (worker, server):
+        channel.close()
+    for descriptor in memory:
+        os.close(descriptor)
+
+
+def test_a_sign_of_life_is_no_message_and_is_heard() -> None:
+    worker, server, *memory = pair()
+    server.heard_at = 0.0
+    worker.show_life()
+    assert select.select([server], [], [], 5)[0] and server.received() == [] and server.heard_at > 0
+    for channel in (worker, server):
+        channel.close()
+    for descriptor in memory:
+        os.close(descriptor)
+
+
+BROKEN = {
+    "tensors without a segment": HEADER.pack(PARAMETERS, 0, 8),
+    "a message without end": HEADER.pack(0, 2**32 - 1, 0),
+    "no message of ours": HEADER.pack(0, 3, 0) + b"[1]",
+    "tensors of another size": HEADER.pack(7, 2, 2**40) + b"{}",
+}
+
+
+@pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN.keys())
+def test_one_that_breaks_the_rules_is_heard_no_more(said: bytes) -> None:
+    one, other = socket.socketpair()
+    channel: SegmentChannel[Any, Any] = SegmentChannel(ToServer, -1, patient=False)
+    channel.connect(other, shared=False)
+    ends: list[bool] = []
+    channel.on_close = lambda: ends.append(True)
+    one.sendall(said)
+    with pytest.raises(ClosedError):
+        channel.received()
+    assert ends == [True]
+    one.close()
+    channel.close()
+
+
+@settings(max_examples=200)
+@given(st.binary(min_size=1, max_size=200))
+def test_random_bytes_never_do_more_than_end_a_connection(said: bytes) -> None:
+    one, other = socket.socketpair()
+    channel: SegmentChannel[Any, Any] = SegmentChannel(ToServer, -1, patient=False)
+    channel.connect(other, shared=False)
+    one.sendall(said)
+    one.close()
+    try:
+        while True:
+            for message in channel.received():
+                assert isinstance(message, msgspec.Struct)
+    except ClosedError:
+        pass
+    channel.close()
+
+
+def test_the_header_is_what_the_page_says() -> None:
+    assert HEADER.size == struct.calcsize("<BIQ") == 13
