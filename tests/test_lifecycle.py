@@ -19,6 +19,7 @@ from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BatchesSkipped,
     BeginGroup,
+    DepartureRequested,
     Dismiss,
     GiveUp,
     GradientPushed,
@@ -28,6 +29,7 @@ from paceline.lifecycle.messages import (
     PolicyReplaced,
     ProcessDied,
     Release,
+    RoomOffered,
     SizeRequested,
     StartProcess,
     WorkDropped,
@@ -393,6 +395,67 @@ def test_a_parked_process_can_be_dismissed() -> None:
     group.check_end()
 
 
+def test_a_group_takes_one_more_whenever_there_is_room_up_to_its_limit() -> None:
+    group = LifecycleGroup("asp", 1, work=Work(40, 2), least=1, most=3)
+    group.send(RoomOffered())
+    assert list(group.processes) == [0]  # it has not begun
+    group.act("enter", 0)
+    for members in (2, 3, 3):
+        group.send(RoomOffered())
+        assert len(group.processes) == members
+    assert group.lifecycle.staffing.wanted == 3
+    group.act("die", 2)  # its place was gone again; another is asked for at once
+    assert list(group.processes) == [0, 1, 2, 3]
+    group.finish_all()
+    group.check_end()
+    assert group.applied.total() == 40
+
+
+def test_a_fixed_group_and_one_whose_work_is_done_take_nobody() -> None:
+    group = begun(LifecycleGroup("asp", 1, work=Work(40, 2)))
+    group.send(RoomOffered())
+    assert list(group.processes) == [0]
+    group = begun(LifecycleGroup("asp", 1, work=Work(2, 2), least=1, most=3))
+    group.act("push", 0)
+    group.send(RoomOffered())
+    assert list(group.processes) == [0]
+
+
+def test_a_joiner_that_never_comes_does_not_keep_a_run_from_its_end() -> None:
+    group = begun(LifecycleGroup("asp", 2, work=Work(8, 2), least=2, most=3))
+    group.send(RoomOffered())
+    for seat in (0, 1, 0, 1):
+        group.act("push", seat)
+    assert states(group) == [State.FINISHING, State.FINISHING, State.GONE]
+    assert group.processes[2].told_to_stop
+    group.finish_all()
+    group.check_end()
+
+
+def test_a_worker_whose_place_will_be_gone_hands_in_its_gradient_and_another_takes_over() -> None:
+    group = begun(LifecycleGroup("asp", 2, work=Work(40, 2), least=2, most=2))
+    group.send(DepartureRequested(1))
+    assert states(group) == [State.MEMBER, State.LEAVING, State.STARTING]
+    group.send(DepartureRequested(1))  # it knows
+    assert len(group.processes) == 3
+    group.act("push", 1)
+    assert group.version == 1 and states(group)[1] is State.DISMISSED
+    group.finish_all()
+    group.check_end()
+    assert group.applied.total() == 40
+
+
+def test_one_that_waits_goes_at_once_and_a_fixed_group_goes_on_without_it() -> None:
+    group = begun(LifecycleGroup("bsp", 2, work=Work(40, 2)))
+    group.act("push", 0)
+    group.send(DepartureRequested(0))
+    assert states(group) == [State.DISMISSED, State.MEMBER] and left(group) == [(0, "its place will be gone")]
+    group.send(DepartureRequested(1))
+    assert states(group)[1] is State.MEMBER  # nobody else would go on
+    group.finish_all()
+    group.check_end()
+
+
 # -- deaths --
 
 
@@ -468,6 +531,9 @@ def happen(group: LifecycleGroup, choice: int, kind: int) -> None:
     if kind == 8:
         group.look(choice * 3.0)
         return
+    if kind == 10:
+        group.send(DepartureRequested(seat) if choice % 2 else RoomOffered())
+        return
     if kind == 7 and group.begun:
         group.resume()
         return
@@ -501,7 +567,7 @@ WORKS = [None, Work(9, 2), Work(9, 2, "static"), Work(30, 4), Work(30, 2, ahead=
     work=st.sampled_from(WORKS),
     epochs=st.integers(1, 2),
     least=st.sampled_from([None, 2]),
-    happenings=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=80),
+    happenings=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 10)), max_size=80),
 )
 def test_nothing_is_lost_whatever_happens(
     text: str, work: Work | None, epochs: int, least: int | None, happenings: list[tuple[int, int]]

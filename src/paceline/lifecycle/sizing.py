@@ -54,6 +54,12 @@ class Sizing(Watch):
         seat = self.seats[event.seat]
         if seat.state in (*ON_THEIR_WAY_OUT, State.FINISHING, State.SILENT):
             return
+        others = len(self.active) - 1
+        replaced = self.staffing.replaces(others)
+        if not (others or replaced):
+            return  # it stays for as long as it can: nobody else would go on
         self._ask_to_leave(seat, now, PLACE_IS_GONE)
-        if self.staffing.replaces(len(self.active)):
+        if replaced:
             self._start_another()
+        if not self.begun:
+            self._begin_if_all_are_here(now)
