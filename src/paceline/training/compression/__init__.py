@@ -4,8 +4,8 @@ A compression is a description. For a slice of the gradient it makes an encoder,
 which the receiver has:
 
     compression = build("topk:share=0.01", COMPRESSIONS, "compression")
-    encoder, decoder = compression.encoder(size, dtype), compression.decoder(size, dtype)
-    connection.sendmsg(encoder.encode(gradient))
+    encoder, decoder = compression.encoder(size, dtype, seed), compression.decoder(size, dtype)
+    connection.sendmsg(encoder.encode(gradient, clock))
     squared_norm = decoder.decode(received, into)
 
 Nothing but numbers crosses: no header, no pickle. Both sides make the same compression of the same text, the same size

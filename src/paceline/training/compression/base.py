@@ -35,8 +35,8 @@ class Compression(ABC):
         """Of a payload: the receiver needs no more memory, and refuses to wait for more."""
 
     @abstractmethod
-    def encoder(self, size: int, dtype: torch.dtype) -> Encoder:
-        """One per worker and slice: it may remember."""
+    def encoder(self, size: int, dtype: torch.dtype, seed: str = "") -> Encoder:
+        """One per worker and slice: it may remember. Workers with different seeds round independently."""
 
     @abstractmethod
     def decoder(self, size: int, dtype: torch.dtype) -> Decoder:
@@ -49,10 +49,12 @@ class Encoder(ABC):
         self.dtype = dtype
 
     @abstractmethod
-    def encode(self, gradient: Tensor) -> list[memoryview]:
-        """The payload, in pieces that follow each other; they are valid, and to be sent again, until the next one.
+    def encode(self, gradient: Tensor, clock: int) -> list[memoryview]:
+        """The payload, in pieces that follow each other. They are valid until the next call, and what is sent if the
+        same gradient has to be sent again: an encoder may count what it encodes as sent.
 
-        The gradient stays as it is. UnsendableError if it cannot be sent: then nothing is remembered of it.
+        `clock`: the worker's iteration, by which what is random differs from one gradient to the next. The gradient
+        stays as it is. UnsendableError if it cannot be sent: then nothing is remembered of it.
         """
 
     def state(self) -> Tensor | None:
@@ -64,17 +66,16 @@ class Encoder(ABC):
         if state is not None and state.shape != (self.size,):
             raise ConfigurationError(f"what was not sent has shape {tuple(state.shape)}, the gradient ({self.size},)")
 
-    def _examine(self, gradient: Tensor) -> None:
+    def _examine(self, gradient: Tensor, largest: float = LARGEST) -> None:
         assert gradient.shape == (self.size,) and gradient.dtype == self.dtype and gradient.is_contiguous()
         # Squares of numbers that can be sent may overflow, so this only raises a suspicion.
-        if not squared_norm(gradient) <= LARGEST and not float(gradient.abs().max()) <= LARGEST:
-            raise UnsendableError(f"a gradient must be finite, and at most {LARGEST:g}, before it is compressed")
+        if not squared_norm(gradient) <= LARGEST and not float(gradient.abs().max()) <= largest:
+            raise UnsendableError(f"a gradient must be finite, and at most {largest:g}, before it is sent")
 
 
 class RememberingEncoder(Encoder):
     """Error feedback: what a payload leaves out is added to the next gradient (Seide et al. 2014, Karimireddy et al.
-    2019). So every number arrives in the end, whatever becomes of a payload: one that is dropped is lost as a whole
-    gradient would be, and is not sent again with the next."""
+    2019). A payload that the receiver drops is not added again: it is lost, as a whole gradient would be."""
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         super().__init__(size, dtype)

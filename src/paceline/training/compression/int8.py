@@ -1,13 +1,16 @@
 """All numbers of a gradient as whole ones from -127 to 127, times a scale for each block of neighbours.
 
-A payload is the scales of all blocks (float32) and then the numbers (int8). A block's scale is its largest number over
-127, so what a number loses is at most half a scale.
+A payload is the scales of all blocks (float32) and then the numbers (int8). A number is rounded up or down at random,
+up the more often the nearer the next one is: it is off by less than a scale, and right in the mean. So a small number
+beside large ones, which would always be rounded to zero, arrives now and then, and nothing needs to be remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from random import Random
 from typing import NamedTuple
 
 import torch
@@ -20,7 +23,6 @@ from paceline.training.compression.base import (
     Decoder,
     Encoder,
     PayloadError,
-    RememberingEncoder,
     as_bytes,
     chunks,
     finite,
@@ -28,23 +30,23 @@ from paceline.training.compression.base import (
 )
 from paceline.training.layout import squared_norm
 
-STEPS = 127  # on either side of zero
+STEPS = 126.9  # of the largest number of a block: however it is rounded, it is no more than 127
 LEAST_SCALE = torch.finfo(torch.float32).tiny  # of a smaller one the inverse is not finite: its block is sent as zeros
-MOST_SCALE = torch.finfo(torch.float32).max / (STEPS + 1)
+MOST_SCALE = torch.finfo(torch.float32).max / 128
 
 
 @dataclass(frozen=True)
 class Int8(Compression):
-    """All numbers, as one byte each and a scale for each block of neighbours, with error feedback."""
+    """All numbers, as one byte each and a scale for each block of neighbours."""
 
     block: int = parameter(1024, "numbers that share a scale", least=16, most=CHUNK)
 
     def largest_bytes(self, size: int, dtype: torch.dtype) -> int:
         return 4 * -(-size // self.block) + size
 
-    def encoder(self, size: int, dtype: torch.dtype) -> Encoder:
+    def encoder(self, size: int, dtype: torch.dtype, seed: str = "") -> Encoder:
         require_floats("int8", size, dtype)
-        return _BlockEncoder(size, dtype, self)
+        return _BlockEncoder(size, dtype, self, seed)
 
     def decoder(self, size: int, dtype: torch.dtype) -> Decoder:
         require_floats("int8", size, dtype)
@@ -69,9 +71,18 @@ def _rows(size: int, block: int) -> Iterator[_Rows]:
         yield _Rows(slice(whole * block, size), slice(whole, whole + 1), (1, rest))
 
 
-class _BlockEncoder(RememberingEncoder):
-    def __init__(self, size: int, dtype: torch.dtype, how: Int8) -> None:
+@cache
+def _thresholds() -> Tensor:
+    """Numbers between 0 and 1, evenly spread and in disorder. A stretch that begins anywhere does for a chunk: to draw
+    as many anew would take longer than all else."""
+    count = 2 * CHUNK
+    return (torch.randperm(count, generator=torch.Generator().manual_seed(0)).float() + 0.5) / count
+
+
+class _BlockEncoder(Encoder):
+    def __init__(self, size: int, dtype: torch.dtype, how: Int8, seed: str) -> None:
         super().__init__(size, dtype)
+        self._seed = seed
         self._rows = list(_rows(size, how.block))
         self._memory = torch.empty(how.largest_bytes(size, dtype), dtype=torch.uint8)
         begin = len(self._memory) - size
@@ -79,18 +90,20 @@ class _BlockEncoder(RememberingEncoder):
         self._numbers = self._memory[begin:].view(torch.int8)
         self._scratch = torch.empty(min(size, CHUNK), dtype=dtype)
 
-    def encode(self, gradient: Tensor) -> list[memoryview]:
+    def encode(self, gradient: Tensor, clock: int) -> list[memoryview]:
         self._examine(gradient)
+        random, thresholds = Random(f"{self._seed} {clock}"), _thresholds()
         for rows in self._rows:
-            wanted = self._unsent[rows.numbers].add_(gradient[rows.numbers]).view(rows.shape)
+            wanted = gradient[rows.numbers].view(rows.shape)
             scales = self._scales[rows.scales]
             scales.copy_(torch.maximum(wanted.amax(1), -wanted.amin(1)) / STEPS)
             scales.masked_fill_(scales < LEAST_SCALE, 0.0)
             inverses = scales.reciprocal().masked_fill_(scales == 0, 0.0)
             rounded = self._scratch[: wanted.numel()].view(rows.shape)
-            torch.mul(wanted, inverses[:, None], out=rounded).round_()
+            begin = random.randrange(len(thresholds) - wanted.numel())
+            up = thresholds[begin : begin + wanted.numel()].view(rows.shape)
+            torch.mul(wanted, inverses[:, None], out=rounded).add_(up).floor_()
             self._numbers[rows.numbers].view(rows.shape).copy_(rounded)
-            wanted.sub_(rounded.mul_(scales[:, None]))
         return [as_bytes(self._memory)]
 
 

@@ -47,7 +47,7 @@ class TopK(Compression):
     def largest_bytes(self, size: int, dtype: torch.dtype) -> int:
         return ENTRY * self.most(size)
 
-    def encoder(self, size: int, dtype: torch.dtype) -> Encoder:
+    def encoder(self, size: int, dtype: torch.dtype, seed: str = "") -> Encoder:
         require_floats("topk", size, dtype)
         return _SparseEncoder(size, dtype, self)
 
@@ -71,7 +71,7 @@ class _SparseEncoder(RememberingEncoder):
             self._sample = torch.randint(size, (sampled,), generator=generator).sort().values
         self._rank = max(1, round(how.share * min(sampled, size)))
 
-    def encode(self, gradient: Tensor) -> list[memoryview]:
+    def encode(self, gradient: Tensor, clock: int) -> list[memoryview]:
         self._examine(gradient)
         found = self._add_and_select(gradient, self._threshold(gradient))
         if len(found) > self._most:

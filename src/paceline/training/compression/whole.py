@@ -18,7 +18,7 @@ class Uncompressed(Compression):
     def largest_bytes(self, size: int, dtype: torch.dtype) -> int:
         return size * dtype.itemsize
 
-    def encoder(self, size: int, dtype: torch.dtype) -> Encoder:
+    def encoder(self, size: int, dtype: torch.dtype, seed: str = "") -> Encoder:
         return _SameEncoder(size, dtype)
 
     def decoder(self, size: int, dtype: torch.dtype) -> Decoder:
@@ -32,7 +32,7 @@ class BFloat16(Compression):
     def largest_bytes(self, size: int, dtype: torch.dtype) -> int:
         return size * torch.bfloat16.itemsize
 
-    def encoder(self, size: int, dtype: torch.dtype) -> Encoder:
+    def encoder(self, size: int, dtype: torch.dtype, seed: str = "") -> Encoder:
         require_floats("bf16", size, dtype)
         return _RoundingEncoder(size, dtype)
 
@@ -44,8 +44,8 @@ class BFloat16(Compression):
 class _SameEncoder(Encoder):
     """The payload is the gradient's own memory: nobody may write there until it is sent."""
 
-    def encode(self, gradient: Tensor) -> list[memoryview]:
-        self._examine(gradient)
+    def encode(self, gradient: Tensor, clock: int) -> list[memoryview]:
+        self._examine(gradient, torch.finfo(self.dtype).max)
         return [as_bytes(gradient)]
 
 
@@ -54,7 +54,7 @@ class _RoundingEncoder(Encoder):
         super().__init__(size, dtype)
         self._rounded = torch.empty(size, dtype=torch.bfloat16)
 
-    def encode(self, gradient: Tensor) -> list[memoryview]:
+    def encode(self, gradient: Tensor, clock: int) -> list[memoryview]:
         self._examine(gradient)
         self._rounded.copy_(gradient)
         return [as_bytes(self._rounded)]
