@@ -525,14 +525,12 @@ def happen(group: LifecycleGroup, choice: int, kind: int) -> None:
     if not actions:
         return
     action, seat = actions[choice % len(actions)]
-    if kind == 6:
-        group.send(PolicyReplaced(policy(VARIANTS[choice % len(VARIANTS)])))
-        return
     if kind == 8:
         group.look(choice * 3.0)
         return
-    if kind == 10:
-        group.send(DepartureRequested(seat) if choice % 2 else RoomOffered())
+    if kind in (6, 10):
+        replaced = PolicyReplaced(policy(VARIANTS[choice % len(VARIANTS)]))
+        group.send(replaced if kind == 6 else DepartureRequested(seat) if choice % 2 else RoomOffered())
         return
     if kind == 7 and group.begun:
         group.resume()

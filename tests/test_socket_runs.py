@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from paceline.core.messages import ApplyUpdate, Record
 from paceline.experiment.callbacks import Callback, Run
+from paceline.experiment.going_back import ShardLostWarning
 from paceline.experiment.training import RunResult, launch
 from paceline.policies import POLICIES
 from paceline.recording.ledger import Ledger
@@ -178,7 +179,30 @@ def test_a_shard_that_dies_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
     def kill(launcher: PlainLauncher) -> None:
         os.kill(launcher.shards[1].pid, signal.SIGKILL)
 
-    with over_sockets("tcp", 2) as launchers, pytest.raises(ShardLostError, match="shard 1: its connection broke"):
+    with over_sockets("tcp", 2) as launchers, pytest.raises(ShardLostError, match="with a run_dir the run would go"):
         launch(
             partial(train_layers, pause=0.01), workers=2, policy="asp", epochs=50, observers=[At(5, launchers, kill)]
         )
+
+
+@pytest.mark.parametrize("at", [3, 20])  # before the first checkpoint, and after some
+def test_after_a_shards_death_all_go_back_to_the_last_checkpoint_and_nothing_is_lost(tmp_path: Path, at: int) -> None:
+    def kill(launcher: PlainLauncher) -> None:
+        os.kill(launcher.shards[1].pid, signal.SIGKILL)
+
+    options: dict[str, Any] = {"workers": 2, "policy": "bsp", "epochs": 10}
+    expected = launch(train_layers, **options)
+    with over_sockets("tcp", 2) as launchers, pytest.warns(ShardLostWarning, match="goes back to its last checkpoint"):
+        result = launch(
+            partial(train_layers, pause=0.01),
+            **options,
+            run_dir=tmp_path / "run",
+            checkpoint_every="8 updates",
+            observers=[At(at, launchers, kill)],
+        )
+    assert len(launchers) == 2
+    the_same_bits(result.model_state, expected.model_state)
+    ledger = Ledger()
+    for record in Trace(tmp_path / "run" / "trace.jsonl"):
+        ledger.observe(record)
+    assert ledger.balance().adds_up and result.samples == expected.samples

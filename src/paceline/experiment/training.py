@@ -17,6 +17,7 @@ from paceline.core.errors import PacelineError
 from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
 from paceline.experiment.collector import Collector
 from paceline.experiment.given import check_given
+from paceline.experiment.going_back import goes_back
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.interruptions import Interruptions
 from paceline.experiment.launchers import launcher_for
@@ -47,6 +48,7 @@ from paceline.training.task import Task
 from paceline.training.worker import Worker
 
 
+@goes_back
 def launch(
     train: Callable[[Worker], None],
     *,

@@ -82,6 +82,10 @@ class Elsewhere(Protocol):
         """The loop of the run begins. `redeliver`: for words of a worker that waited for something; `deliver`: for
         updates that are made."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether one of them is gone, and its part of the parameters with it."""
+
     def is_complete(self, seat: int, message: ToServer) -> bool:
         """Whether all that belongs to a worker's word is there; if not, it is delivered again when it is."""
 

@@ -166,6 +166,8 @@ class ProcessPort:
         return self._launcher.close(process)
 
     def stop_all(self) -> None:
+        if self._elsewhere is not None and self._elsewhere.is_lost:
+            self.aggregation = None  # there is nothing to ask for any more
         for process in self.processes.values():
             self._loop.send(process.channel, sent.Stop())
 

@@ -57,6 +57,7 @@ class Shards:
         self._postponed: dict[int, ToServer] = {}  # by seat: what it said, until all that belongs to it is there
         self._made: dict[int, dict[int, Statistics | None]] = {}  # by version and shard
         self._heard: deque[tuple[int, said.FromShard]] = deque()  # while somebody waited for something else
+        self.is_lost = False
         self._used: int | None = None  # so many of the shards; None: not known yet
 
     def attach(
@@ -78,7 +79,7 @@ class Shards:
             else:
                 self._loop.send(channel, message)
         except (ClosedError, OSError):
-            raise lost(number) from None
+            raise self._lost(number) from None
 
     @property
     def used(self) -> int:
@@ -99,7 +100,7 @@ class Shards:
         try:
             return self.channels[number].received()
         except ClosedError:
-            raise lost(number) from None
+            raise self._lost(number) from None
 
     def _take(self, number: int, message: said.FromShard) -> None:
         match message:
@@ -116,7 +117,8 @@ class Shards:
                     del self._made[version]
                     self._deliver(UpdateApplied(version, merged_statistics([made[part] for part in sorted(made)])))
             case said.Problem(problem, wrong_input):
-                raise ConfigurationError(problem) if wrong_input else ShardLostError(f"shard {number}: {problem}")
+                self.is_lost = True
+                raise ConfigurationError(problem) if wrong_input else PacelineError(f"shard {number}: {problem}")
             case said.Begun() | said.Shown():
                 raise AssertionError(f"nobody asked for {message}")
 
@@ -186,7 +188,7 @@ class Shards:
             unsent = [channel.writing for channel in self.channels if channel.has_unsent]
             readable, writable, _ = select.select(list(missing), unsent, [], PATIENCE)
             if not readable and not writable:
-                raise ShardLostError(f"shard {min(missing.values())} did not answer within {PATIENCE:g} seconds")
+                raise self._lost(min(missing.values()), f"it did not answer within {PATIENCE:g} seconds")
             for channel in self.channels if writable else ():
                 channel.flush()
             for number in [missing[descriptor] for descriptor in readable]:
@@ -199,13 +201,13 @@ class Shards:
                         self._heard.append((number, message))
         return [found[number] for number in range(self.used)]
 
+    def _lost(self, number: int, why: str = "its connection broke") -> ShardLostError:
+        self.is_lost = True
+        return ShardLostError(f"shard {number}: {why}; the part of the parameters that it held is lost")
+
     def close(self) -> None:
         for channel in self.channels:
             channel.close()
-
-
-def lost(number: int) -> ShardLostError:
-    return ShardLostError(f"shard {number}: its connection broke; the part of the parameters that it held is lost")
 
 
 class ShardedStore:
