@@ -16,7 +16,6 @@ from paceline.runtimes.serving.duties import begin, work
 from paceline.runtimes.sockets.connecting import Address
 from paceline.runtimes.sockets.remote import Errand, Net, RemoteLauncher, RemoteProcess
 from paceline.runtimes.sockets.shard import Shard
-from paceline.runtimes.sockets.sharded_link import linked
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["torch", "paceline.runtimes.sockets.sharded_link", "paceline.experiment.training"])
@@ -24,12 +23,12 @@ context.set_forkserver_preload(["torch", "paceline.runtimes.sockets.sharded_link
 
 def be_a_worker(errand: Errand, train: Callable[..., None]) -> None:
     begin(errand.assignment)
-    with linked(errand.server, errand.shards, errand.assignment.index, errand.secret, errand.transport) as link:
+    with errand.linked() as link:
         work(errand.assignment, link, lambda: train)
 
 
-def be_a_shard(secret: bytes, tell: Any) -> None:
-    shard = Shard("127.0.0.1", secret)
+def be_a_shard(secret: bytes, compression: str, tell: Any) -> None:
+    shard = Shard("127.0.0.1", secret, None, compression)
     tell.send(shard.address)
     tell.close()
     shard.serve()
@@ -51,20 +50,22 @@ class PlainProcess(RemoteProcess):
 
 
 class PlainLauncher(RemoteLauncher):
-    def __init__(self, *arguments: Any, transport: str, servers: int, silence: float, **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, transport: str, servers: int, silence: float, compression: str, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
-        self.transport, self.servers, self.silence = transport, servers, silence
+        self.transport, self.servers, self.silence, self.compression = transport, servers, silence, compression
         self.workers: dict[int, Any] = {}  # processes, by seat
         self.shards: list[Any] = []
 
     def _open(self, stack: ExitStack) -> Net:
-        return Net("127.0.0.1", self.transport, None, self.silence)
+        return Net("127.0.0.1", self.transport, self.compression, None, self.silence)
 
     def _start_shards(self, stack: ExitStack) -> Sequence[Address]:
         addresses = []
         for _ in range(self.servers if self.servers > 1 else 0):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=be_a_shard, args=(self.secret, there), daemon=True)
+            process = context.Process(target=be_a_shard, args=(self.secret, self.compression, there), daemon=True)
             process.start()
             there.close()
             addresses.append(here.recv())
@@ -83,14 +84,21 @@ class PlainLauncher(RemoteLauncher):
 
 @contextmanager
 def over_sockets(
-    transport: str = "tcp", servers: int = 1, silence: float = 8.0, kind: type[PlainLauncher] = PlainLauncher
+    transport: str = "tcp", servers: int = 1, silence: float = 8.0, compression: str = "none"
 ) -> Iterator[list[PlainLauncher]]:
     """Whatever is launched in here runs over sockets; yields the launchers."""
     launchers: list[PlainLauncher] = []
 
     def launcher_for(cluster: Any, train: Any, evaluate: Any, assignment: Any, *, elastic: bool) -> PlainLauncher:
-        launcher = kind(
-            train, evaluate, assignment, elastic=elastic, transport=transport, servers=servers, silence=silence
+        launcher = PlainLauncher(
+            train,
+            evaluate,
+            assignment,
+            elastic=elastic,
+            transport=transport,
+            servers=servers,
+            silence=silence,
+            compression=compression,
         )
         launchers.append(launcher)
         return launcher

@@ -93,6 +93,21 @@ def test_every_policy_counts_every_sample_once_and_replays(name: str, tmp_path: 
     assert all(torch.isfinite(tensor).all() for tensor in result.model_state.values())
 
 
+@pytest.mark.parametrize("compression", ["bf16", "int8:block=16", "topk:share=0.2"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_gradients_may_be_compressed_on_their_way(compression: str, servers: int) -> None:
+    with over_sockets("tcp", servers, compression=compression):
+        found = launch(train_layers, workers=2, policy="bsp", epochs=EPOCHS)
+    exact = launch(train_layers, workers=2, policy="bsp", epochs=EPOCHS)
+    weights = "0.weight", "5.weight"
+    assert not any(torch.equal(found.model_state[key], exact.model_state[key]) for key in weights)
+    if compression != "topk:share=0.2":
+        for key in weights:
+            torch.testing.assert_close(found.model_state[key], exact.model_state[key], rtol=0.2, atol=0.05)
+    with over_sockets("auto", servers, compression=compression):  # nothing leaves the host
+        the_same_bits(launch(train_layers, workers=2, policy="bsp", epochs=EPOCHS).model_state, exact.model_state)
+
+
 class StopAt(Callback):
     """Ends the run after so many updates."""
 

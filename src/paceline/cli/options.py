@@ -10,6 +10,7 @@ from typer import Context, Option
 from paceline.cli.arguments import numbers, slowdown
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.group import Group, size_of
+from paceline.runtimes.ray_cluster.options import RayCluster
 
 Workers: TypeAlias = Annotated[
     str, Option(help="Number of workers; 2..4: begin with 2, replace those that die, and let `scale` go up to 4.")
@@ -88,8 +89,57 @@ Gantt: TypeAlias = Annotated[
 ]
 
 
+Cluster: TypeAlias = Annotated[str, Option(help="Where workers run: local (this machine) or ray (a Ray cluster).")]
+Address: TypeAlias = Annotated[
+    str, Option(help="Of the Ray cluster: auto (the one of this machine), host:6379, or local: one for this run.")
+]
+Servers: TypeAlias = Annotated[
+    int, Option(help="Processes of the cluster that the parameters are spread over; 1: this one holds them.")
+]
+Resources: TypeAlias = Annotated[
+    str, Option(help="What Ray sets aside for each worker: CPU=1, or CPU=2,GPU=1, or CPU=1,spot=1.")
+]
+Transport: TypeAlias = Annotated[str, Option(help="auto: workers on a server's host share memory with it; tcp: none.")]
+Compression: TypeAlias = Annotated[
+    str, Option(help="Of gradients that leave a host: none, bf16, int8, topk:share=0.01.")
+]
+
+
+def cluster_from(
+    cluster: str, address: str, servers: int, resources: str, transport: str, compression: str
+) -> RayCluster | None:
+    """None: this machine."""
+    if cluster not in ("local", "ray"):
+        raise ConfigurationError(f"unknown --cluster {cluster!r}; there are: local, ray")
+    if cluster == "local":
+        beyond = {"--address": address != "auto", "--servers": servers != 1, "--transport": transport != "auto"}
+        beyond |= {"--compression": compression != "none"}
+        for name, given in beyond.items():
+            if given:
+                raise ConfigurationError(f"{name} is for a cluster: add --cluster ray")
+        return None
+    found = RayCluster(address, _amounts(resources), servers, transport=transport, compression=compression)
+    found.check()
+    return found
+
+
+def _amounts(text: str) -> dict[str, float]:
+    amounts = {}
+    for part in text.split(","):
+        name, equals, amount = part.strip().partition("=")
+        try:
+            amounts[name] = float(amount)
+        except ValueError:
+            equals = ""
+        if not (name and equals):
+            raise ConfigurationError(f"--resources {text!r}: must be names with amounts, as in CPU=1,GPU=1")
+    return amounts
+
+
 # What may be given along with --resume: how the run is shown, and by how many it goes on.
 WITH_RESUME = {"resume", "workers", "restart", "patience", "target_accuracy", "as_json", "strip"}
+OF_CLUSTERS = ("cluster", "address", "servers", "resources", "transport", "compression")
+WITH_RESUME |= set(OF_CLUSTERS)
 
 
 def given_beside_resume(context: Context) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`paceline run`: a user's own script on local workers."""
+"""`paceline run`: a user's own script, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def run_command(
     device: options.Device = "auto",
     restart: options.Restart = 0,
     patience: options.Patience = "20s",
+    cluster: options.Cluster = "local",
+    address: options.Address = "auto",
+    servers: options.Servers = 1,
+    resources: options.Resources = "CPU=1",
+    transport: options.Transport = "auto",
+    compression: options.Compression = "none",
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
     out: options.RunsDirectory = Path("runs"),
@@ -45,7 +51,7 @@ def run_command(
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
 ) -> None:
-    """Run train(worker) of a script on local workers."""
+    """Run train(worker) of a script, on this machine or on a cluster."""
     if resume is not None:
         given = options.given_beside_resume(context)
     elif script is None:
@@ -78,6 +84,7 @@ def run_command(
         checkpoint_every=checkpoint_every,
         keep=keep,
         compress_trace=compress_trace,
+        cluster=options.cluster_from(cluster, address, servers, resources, transport, compression),
         origin=Origin(script.stem, script=str(script.resolve()), arguments=tuple(arguments or ())),
     )
     check(request)

@@ -41,6 +41,12 @@ def train_command(
     device: options.Device = "auto",
     restart: options.Restart = 0,
     patience: options.Patience = "20s",
+    cluster: options.Cluster = "local",
+    address: options.Address = "auto",
+    servers: options.Servers = 1,
+    resources: options.Resources = "CPU=1",
+    transport: options.Transport = "auto",
+    compression: options.Compression = "none",
     not_finite: options.NotFinite = "stop",
     seed: options.Seed = 0,
     out: options.RunsDirectory = Path("runs"),
@@ -51,7 +57,7 @@ def train_command(
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
 ) -> None:
-    """Train a built-in task on local workers, under one policy or under several, one after another."""
+    """Train a built-in task, under one policy or under several, one after another."""
     if resume is not None:
         given = options.given_beside_resume(context)
     elif task is None:
@@ -90,6 +96,7 @@ def train_command(
         checkpoint_every=checkpoint_every,
         keep=keep,
         compress_trace=compress_trace,
+        cluster=options.cluster_from(cluster, address, servers, resources, transport, compression),
         origin=Origin(task, task=wanted.as_written()),
     )
     check(request)

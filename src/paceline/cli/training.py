@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 from typer import Exit
 
+from paceline.cli.options import OF_CLUSTERS, cluster_from
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.group import Group, size_of
 from paceline.experiment.limits import limits_of
@@ -28,6 +29,7 @@ from paceline.report.gantt import gantt, legend
 from paceline.report.live import view_of
 from paceline.report.tables import TrainingRow, training_table, verdict
 from paceline.runtimes.intervals import interval_of
+from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.serving.port import WorkerFailedWarning
 
 GANTT_SECONDS = 2.0
@@ -55,6 +57,7 @@ class TrainingRequest(msgspec.Struct, frozen=True):
     checkpoint_every: str = "60s"
     keep: int = 3
     compress_trace: bool = False
+    cluster: RayCluster | None = None
     origin: Origin | None = None
 
 
@@ -90,6 +93,7 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
         checkpoint_every=before.checkpoint_every or "60s",
         keep=before.keep,
         compress_trace=before.compressed,
+        cluster=_cluster_of(before.cluster, given),
         origin=origin,
     )
     check(request)
@@ -99,6 +103,24 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
     else:
         assert origin.script is not None
         train_and_compare(*script_functions(Path(origin.script), origin.arguments), request, run_dir)
+
+
+def _cluster_of(before: RayCluster | None, given: dict[str, Any]) -> RayCluster | None:
+    """Where a run goes on: where it was, or where the options that were typed say."""
+    typed = {name: given[name] for name in OF_CLUSTERS if name in given}
+    if not typed:
+        return before
+    if before is not None and typed.get("cluster", "ray") == "ray":
+        usual = {
+            "address": before.address,
+            "servers": before.servers,
+            "resources": ",".join(f"{name}={amount:g}" for name, amount in before.resources_per_worker.items()),
+            "transport": before.transport,
+            "compression": before.compression,
+        }
+    else:
+        usual = {"address": "auto", "servers": 1, "resources": "CPU=1", "transport": "auto", "compression": "none"}
+    return cluster_from(**{"cluster": "local" if before is None else "ray", **usual, **typed})
 
 
 def check(request: TrainingRequest) -> None:
@@ -198,6 +220,7 @@ def _run(
             resume=resume,
             origin=request.origin,
             group=request.group,
+            cluster=request.cluster,
             observers=[timeline, view],
         )
     if resume is not None and result.optimizer_state is None:

@@ -19,17 +19,16 @@ from paceline.runtimes.serving.memory import filled, unpack
 from paceline.runtimes.sockets.connecting import Address
 from paceline.runtimes.sockets.remote import Errand
 from paceline.runtimes.sockets.shard import Shard
-from paceline.runtimes.sockets.sharded_link import linked
 
 
 class ShardActor:
     """A shard, which lives until the server's connection to it ends."""
 
-    def listen(self, secret: bytes, ports: tuple[int, int] | None) -> Address:
+    def listen(self, secret: bytes, ports: tuple[int, int] | None, compression: str) -> Address:
         import ray
 
         torch.set_num_threads(1)
-        self._shard = Shard(own_address(ray), secret, None if ports is None else range(*ports))
+        self._shard = Shard(own_address(ray), secret, None if ports is None else range(*ports), compression)
         return self._shard.address
 
     def serve(self) -> None:
@@ -62,7 +61,7 @@ class WorkerActor:
             finally:
                 os.close(descriptor)
 
-        with linked(errand.server, errand.shards, assignment.index, errand.secret, errand.transport) as link:
+        with errand.linked() as link:
             work(assignment, link, find)
 
 

@@ -42,7 +42,9 @@ class RayLauncher(RemoteLauncher):
         self._parcel = self._ray.put(_content_of((self._train, None)))
         self._watcher = Watcher(self._ray)
         stack.callback(self._watcher.close)
-        return Net(own_address(self._ray), cluster.transport, cluster.port_range(), cluster.silence)
+        return Net(
+            own_address(self._ray), cluster.transport, cluster.compression, cluster.port_range(), cluster.silence
+        )
 
     def _place(self, errand: Errand) -> ActorProcess:
         actor = self._actor(WorkerActor, self._cluster.resources_per_worker)
@@ -59,7 +61,7 @@ class RayLauncher(RemoteLauncher):
         for actor in actors:
             stack.callback(undone, lambda actor=actor: self._ray.kill(actor, no_restart=True))  # type: ignore[misc]
         given = None if ports is None else (ports.start, ports.stop)
-        asked = [actor.listen.remote(self.secret, given) for actor in actors]
+        asked = [actor.listen.remote(self.secret, given, self._cluster.compression) for actor in actors]
         try:
             addresses = self._ray.get(asked, timeout=PATIENCE)
         except self._ray.exceptions.GetTimeoutError:

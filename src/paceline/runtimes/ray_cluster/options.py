@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from paceline.core.errors import ConfigurationError
+from paceline.core.spec import build
 
 TRANSPORTS = ("auto", "tcp")
 
@@ -21,6 +22,7 @@ class RayCluster(msgspec.Struct, frozen=True, omit_defaults=True):
     servers               processes that the parameters are spread over; with 1 it is the one that launches the run
     resources_per_server  what Ray sets aside for each of several
     transport             "auto" shares memory with workers on the server's host; "tcp" never does
+    compression           of gradients that leave a host: "none", "bf16", "int8", "topk:share=0.01" (docs/slow-wires.md)
     ports                 "20000..20100": servers listen on one of these; None: on any
     silence               seconds without a sign of life after which a worker's node counts as frozen
     runtime_env           as Ray takes it: {"working_dir": "."} brings your code to other hosts
@@ -31,6 +33,7 @@ class RayCluster(msgspec.Struct, frozen=True, omit_defaults=True):
     servers: int = 1
     resources_per_server: dict[str, float] = msgspec.field(default_factory=dict)
     transport: str = "auto"
+    compression: str = "none"
     ports: str | None = None
     silence: float = 8.0
     runtime_env: dict[str, Any] | None = None
@@ -48,6 +51,10 @@ class RayCluster(msgspec.Struct, frozen=True, omit_defaults=True):
                     f"resources_per_worker: {name!r} is {amount!r}; it must be a number, 0 or more"
                 )
         self.port_range()
+        if self.compression != "none":
+            from paceline.training.compression import COMPRESSIONS  # imports torch
+
+            build(self.compression, COMPRESSIONS, "compression")
 
     def port_range(self) -> range | None:
         if self.ports is None:

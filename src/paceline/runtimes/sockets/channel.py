@@ -11,6 +11,7 @@ message that names it. Nothing is read here of a process that has not shown that
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import select
@@ -29,6 +30,8 @@ from torch import Tensor
 from paceline.runtimes.serving.channel import Channel, ClosedError, In, Out
 from paceline.runtimes.serving.memory import create, map_segment, path_of
 from paceline.runtimes.serving.messages import Enter, Go, Leased, Push, Restart, StateReady
+from paceline.runtimes.sockets.gradient_codec import GradientCodec
+from paceline.training.compression import Compression, PayloadError
 from paceline.training.layout import Segment
 
 PARAMETERS, GRADIENT, OTHERS, PARCEL = 1, 2, 4, 8
@@ -58,6 +61,8 @@ class SocketChannel(Channel[In, Out]):
         self._decode = lambda message: message
         self._parts, self._parcels = parts or {}, parcels or {}
         self._places: Mapping[int, memoryview] = {}  # of the segment, by part
+        self._codec: GradientCodec | None = None  # None: gradients travel as they are
+        self._encoded = -1  # bytes of the gradient that comes in, encoded
         self._shared = False
         self._patient = patient
         self._connection: socket.socket | None = None
@@ -91,6 +96,10 @@ class SocketChannel(Channel[In, Out]):
         """The parts of the segment, here."""
         self._places = places
 
+    def encode_gradients(self, codec: GradientCodec) -> None:
+        """Both sides must say so, before the first gradient."""
+        self._codec = codec
+
     # -- sending --
 
     def send(self, message: Out) -> None:
@@ -99,7 +108,11 @@ class SocketChannel(Channel[In, Out]):
             if field is not None and getattr(message, field) is not None:
                 message = self._post_parcel(message, field)
             parts = 0 if self._shared else self._parts_of(message)
-            self._queue(self._encode(message), parts, self._views(parts))
+            tensors = self._views(parts)
+            if parts & GRADIENT and self._codec is not None:
+                number = message.number  # type: ignore[attr-defined]
+                tensors = [*self._codec.encode(number), *self._views(parts & ~GRADIENT)]
+            self._queue(self._encode(message), parts, tensors)
             self.flush()
 
     def show_life(self) -> None:
@@ -177,7 +190,12 @@ class SocketChannel(Channel[In, Out]):
                 self._read_some(self._connection)
         except BlockingIOError:
             return False
-        except (OSError, ValueError, msgspec.MsgspecError):  # of one that breaks the rules no more is read
+        except (
+            OSError,
+            ValueError,
+            msgspec.MsgspecError,
+            PayloadError,
+        ):  # of one that breaks the rules no more is read
             self._lose()
         return True
 
@@ -231,6 +249,10 @@ class SocketChannel(Channel[In, Out]):
             self._parcel = create()
             os.ftruncate(self._parcel, size)
             return [memoryview(mmap.mmap(self._parcel, size))]
+        if parts & GRADIENT and self._codec is not None:
+            others = self._views(parts & ~GRADIENT)
+            self._encoded = size - sum(map(len, others))
+            return [place for place in (self._codec.place_for(self._encoded), *others) if len(place)]
         places = self._views(parts)
         if sum(map(len, places)) != size:
             raise ValueError(f"{size} bytes for parts of {sum(map(len, places))}")
@@ -248,6 +270,11 @@ class SocketChannel(Channel[In, Out]):
     def _conclude(self) -> None:
         """All of a frame is here."""
         message, self._message = self._message, None
+        if self._encoded >= 0 and self._codec is not None:
+            norm = self._codec.decode(self._encoded)
+            self._encoded = -1
+            if isinstance(message, Push):
+                message = msgspec.structs.replace(message, squared_norm=norm if math.isfinite(norm) else None)
         field = self._parcels.get(type(message))
         if field is not None and getattr(message, field) is not None:
             message = msgspec.structs.replace(message, **{field: path_of(self._parcel)})
@@ -274,10 +301,19 @@ class SocketChannel(Channel[In, Out]):
 class SegmentChannel(SocketChannel[In, Out]):
     """Between a worker and the server of the run; the segment is the worker's, or the server's copy of it.
 
-    `segment`: the descriptor of its memory, here. `sharded`: parameters and gradients go to others.
+    `segment`: the descriptor of its memory, here. `sharded`: parameters and gradients go to others. `compression`: of
+    gradients that come in.
     """
 
-    def __init__(self, incoming: Any, segment: int, *, patient: bool, sharded: bool = False) -> None:
+    def __init__(
+        self,
+        incoming: Any,
+        segment: int,
+        *,
+        patient: bool,
+        sharded: bool = False,
+        compression: Compression | None = None,
+    ) -> None:
         tensors = 0 if sharded else PARAMETERS | GRADIENT
         parts: dict[type, int] = {
             Push: OTHERS | GRADIENT & tensors,
@@ -289,6 +325,7 @@ class SegmentChannel(SocketChannel[In, Out]):
         super().__init__(incoming, patient=patient, parts=parts, parcels={Enter: "state", StateReady: "path"})
         self._descriptor = segment
         self._others_are_new = False
+        self._compression = None if sharded else compression
 
     def _parts_of(self, message: Any) -> int:
         parts = super()._parts_of(message)
@@ -301,8 +338,11 @@ class SegmentChannel(SocketChannel[In, Out]):
 
     def _places_for(self, parts: int, size: int) -> list[memoryview]:
         if isinstance(self._message, Enter) and not self._places:
-            self.use(places_in(map_segment(self._descriptor, self._message.layout)))
+            segment = map_segment(self._descriptor, self._message.layout)
+            self.use(places_in(segment))
             self._others_are_new = True
+            if self._compression is not None:
+                self.encode_gradients(GradientCodec(self._compression, segment.gradient))
         return super()._places_for(parts, size)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
+
+from torch import Tensor
 
 from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.link import ChannelLink
 from paceline.runtimes.serving.messages import ToServer, ToWorker
-from paceline.runtimes.sockets.channel import SegmentChannel, places_in
+from paceline.runtimes.sockets.channel import SegmentChannel, SocketChannel, places_in
+from paceline.runtimes.sockets.gradient_codec import GradientCodec
+from paceline.training.compression import Compression
 from paceline.training.layout import Layout, Segment
 
 WORKER = b"w"
@@ -15,8 +20,16 @@ SIGN_OF_LIFE = 1.0  # seconds between two
 
 
 class SocketLink(ChannelLink):
-    def __init__(self, channel: SegmentChannel[ToWorker, ToServer], segment: int) -> None:
+    def __init__(
+        self,
+        channel: SegmentChannel[ToWorker, ToServer],
+        segment: int,
+        compression: Compression | None = None,
+        seed: str = "",
+    ) -> None:
+        """`compression`: of gradients that leave this host; `seed`: of what is random in it."""
         super().__init__(channel, segment)
+        self._compression, self._seed = compression, seed
         self._socket = channel
         self._over = threading.Event()
         threading.Thread(target=self._show_life, daemon=True, name="paceline signs of life").start()
@@ -24,7 +37,15 @@ class SocketLink(ChannelLink):
     def enter(self, layout: Layout) -> Segment:
         segment = super().enter(layout)
         self._socket.use(places_in(segment))
+        self._prepare_codecs(segment)
         return segment
+
+    def _prepare_codecs(self, segment: Segment) -> None:
+        self._encode_for(self._socket, segment.gradient)
+
+    def _encode_for(self, channel: SocketChannel[Any, Any], gradient: Tensor, part: int = 0) -> None:
+        if self._compression is not None:
+            channel.encode_gradients(GradientCodec(self._compression, gradient, f"{self._seed}/{part}"))
 
     def _show_life(self) -> None:
         """A worker that computes for long is still there; one whose host stands still is not."""

@@ -15,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import msgspec
@@ -30,11 +30,13 @@ from paceline.runtimes.serving.memory import create
 from paceline.runtimes.serving.messages import ToServer
 from paceline.runtimes.sockets.channel import SegmentChannel, SocketChannel
 from paceline.runtimes.sockets.connecting import Address, connect
+from paceline.runtimes.sockets.gradient_codec import NONE, compression_of
 from paceline.runtimes.sockets.handshake import Caller
-from paceline.runtimes.sockets.link import WORKER
+from paceline.runtimes.sockets.link import WORKER, SocketLink
 from paceline.runtimes.sockets.listener import Listener, Visitor
 from paceline.runtimes.sockets.shard import SERVER
 from paceline.runtimes.sockets.shard_messages import PARCELS, FromShard
+from paceline.runtimes.sockets.sharded_link import linked
 from paceline.runtimes.sockets.shards import ShardChannel, Shards
 from paceline.training.worker import Worker
 
@@ -50,6 +52,11 @@ class Errand(msgspec.Struct, frozen=True):
     shards: tuple[Address, ...]  # none: the server holds the parameters
     secret: bytes
     transport: str
+    compression: str
+
+    def linked(self) -> AbstractContextManager[SocketLink]:
+        """The way to the server, and to the shards."""
+        return linked(self.server, self.shards, self.assignment.index, self.secret, self.transport, self.compression)
 
 
 class Net(msgspec.Struct, frozen=True):
@@ -57,6 +64,7 @@ class Net(msgspec.Struct, frozen=True):
 
     host: str = "127.0.0.1"  # of the server, as the others see it
     transport: str = "auto"
+    compression: str = NONE  # of gradients on their way to another host
     ports: range | None = None
     silence: float = 8.0  # seconds without a sign of life after which a worker's host counts as frozen
 
@@ -176,11 +184,21 @@ class RemoteLauncher(ABC):
 
     def start_worker(self, index: int) -> Started:
         net, segment = self._net, create()
-        process = self._place(
-            Errand(self._assignment(index), self._listener.address, self._shards, self.secret, net.transport)
+        errand = Errand(
+            self._assignment(index),
+            self._listener.address,
+            self._shards,
+            self.secret,
+            net.transport,
+            net.compression,
         )
+        process = self._place(errand)
         channel: SegmentChannel[ToServer, Any] = SegmentChannel(
-            ToServer, segment, patient=False, sharded=bool(self._shards)
+            ToServer,
+            segment,
+            patient=False,
+            sharded=bool(self._shards),
+            compression=compression_of(net.compression),
         )
         channel.on_close = lambda: process.end(CONNECTION_BROKE)
         started = self._started[index] = Started(index, process, channel, segment, process.ended, create())

@@ -24,6 +24,7 @@ from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import map_segment, pack, path_of, unpack_from
 from paceline.runtimes.sockets import shard_messages as said
 from paceline.runtimes.sockets.channel import GRADIENT, PARAMETERS, SocketChannel, places_in
+from paceline.runtimes.sockets.gradient_codec import NONE, GradientCodec, compression_of
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.listener import Listener, Visitor
 from paceline.training.aggregation import Aggregation
@@ -62,7 +63,8 @@ class _Worker:
 
 
 class Shard:
-    def __init__(self, host: str, secret: bytes, ports: range | None = None) -> None:
+    def __init__(self, host: str, secret: bytes, ports: range | None = None, compression: str = NONE) -> None:
+        self._compression = compression
         self._loop = Loop()
         self._listener = Listener(host, secret, self._wanted, self._let_in, ports=ports)
         self._listener.attach(self._loop)
@@ -129,6 +131,9 @@ class Shard:
             own = Segment(part.layout, torch.zeros(max(1, part.layout.segment_bytes), dtype=torch.uint8))
             worker.held = Held(own.parameters, own.gradient)
             worker.channel.use(places_in(own))
+            compression = compression_of(self._compression)
+            if compression is not None:
+                worker.channel.encode_gradients(GradientCodec(compression, own.gradient))
         self._loop.watch(worker.channel, lambda: self._hear_worker(worker))
 
     def _tell(self, message: said.FromShard) -> None:

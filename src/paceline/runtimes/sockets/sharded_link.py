@@ -20,8 +20,10 @@ from paceline.runtimes.serving.messages import HandOver, ToServer, ToWorker
 from paceline.runtimes.sockets import shard_messages as said
 from paceline.runtimes.sockets.channel import GRADIENT, PARAMETERS, SegmentChannel, SocketChannel, places_in
 from paceline.runtimes.sockets.connecting import Address, connect, is_shared
+from paceline.runtimes.sockets.gradient_codec import NONE, compression_of
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.link import WORKER, SocketLink
+from paceline.training.compression import Compression
 from paceline.training.layout import Layout, Segment
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.sharding import parts_of
@@ -43,8 +45,9 @@ class ShardedLink(SocketLink):
         index: int,
         secret: bytes,
         transport: str,
+        compression: Compression | None = None,
     ) -> None:
-        super().__init__(channel, segment)
+        super().__init__(channel, segment, compression, f"{index}")
         self._addresses, self._index, self._secret, self._transport = shards, index, secret, transport
         self._descriptor = segment
         self._mapped: Segment | None = None
@@ -53,6 +56,9 @@ class ShardedLink(SocketLink):
     def enter(self, layout: Layout) -> Segment:
         self._mapped = super().enter(layout)
         return self._mapped
+
+    def _prepare_codecs(self, segment: Segment) -> None:
+        """When the parts are known."""
 
     def begin(self, spec: OptimizerSpec) -> None:
         assert self._mapped is not None
@@ -63,6 +69,8 @@ class ShardedLink(SocketLink):
             shares = self._descriptor if shared else -1
             shard.connect(connect(address, Caller(WORKER, self._index), self._secret, shares=shares), shared=shared)
             shard.use(places_in(self._mapped, part.begin, part.end))
+            if not shared:
+                self._encode_for(shard, part.of(self._mapped.gradient), part.first)
             self._shards.append(shard)
         super().begin(spec)
 
@@ -110,17 +118,23 @@ class ShardedLink(SocketLink):
 
 @contextmanager
 def linked(
-    server: Address, shards: Sequence[Address], index: int, secret: bytes, transport: str
+    server: Address,
+    shards: Sequence[Address],
+    index: int,
+    secret: bytes,
+    transport: str = "auto",
+    compression: str = NONE,
 ) -> Iterator[SocketLink]:
     """A link to the server that listens there, as the worker with this index. `shards`: none, if it has the
     parameters."""
     segment, shared = create(), is_shared(server, transport)
     channel: SegmentChannel[ToWorker, ToServer] = SegmentChannel(ToWorker, segment, patient=True, sharded=bool(shards))
     channel.connect(connect(server, Caller(WORKER, index), secret, shares=segment if shared else -1), shared=shared)
+    chosen = compression_of(compression)
     link = (
-        ShardedLink(channel, segment, shards, index=index, secret=secret, transport=transport)
+        ShardedLink(channel, segment, shards, index=index, secret=secret, transport=transport, compression=chosen)
         if shards
-        else SocketLink(channel, segment)
+        else SocketLink(channel, segment, None if shared else chosen, f"{index}")
     )
     try:
         yield link
