@@ -1,0 +1,45 @@
+"""Ray clusters that live as long as a measurement: one node, and three on this host that send each other bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray.cluster_utils import Cluster
+
+STORE = 2 * 1024**3  # bytes of a node's object store, far more than is in flight
+CPUS = 8  # logical ones: placement shall not depend on how many cores there are
+LOOPBACK = "127.0.0.1"
+
+
+@contextmanager
+def one_node() -> Iterator[str]:
+    with _cluster([{"server": 1, "worker": 8}]) as address:
+        yield address
+
+
+@contextmanager
+def three_nodes() -> Iterator[str]:
+    """The server's node, and two with a place for one worker each."""
+    with _cluster([{"server": 1}, {"worker": 1}, {"worker": 1}]) as address:
+        yield address
+
+
+@contextmanager
+def _cluster(nodes: list[dict[str, float]]) -> Iterator[str]:
+    cluster = Cluster()
+    try:
+        for resources in nodes:
+            cluster.add_node(
+                num_cpus=CPUS,
+                resources=resources,
+                object_store_memory=STORE,
+                node_ip_address=LOOPBACK,
+                include_dashboard=False,
+            )
+        ray.init(address=cluster.address, log_to_driver=False, _node_ip_address=LOOPBACK)
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
