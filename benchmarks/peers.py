@@ -34,6 +34,7 @@ SLOW_BASE = "DDP"
 
 PUSH_AND_PULL = {  # name: module and function
     "limits": ("limits", "measure"),
+    "loopback": ("loopback", "measure"),
     "local": ("paceline_runs", "local"),
     "paceline-on-ray": ("paceline_runs", "on_one_node"),
     "paceline-on-three": ("paceline_runs", "on_three_nodes"),

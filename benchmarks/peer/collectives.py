@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,33 +13,26 @@ from local_cycles import Flat
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from peer.measuring import Row, Settings, attempt, iterate, result
+from peer.measuring import Row, Settings, case, iterate, rows_of
 
 
 def measure(settings: Settings) -> Iterator[Row]:
-    kinds: dict[str, Callable[..., Callable[[], object]]] = {
-        "gloo all_reduce": all_reduce,
-        "DDP, backward": partial(ddp, update=False, exchange=True),
-        "DDP, backward without exchange": partial(ddp, update=False, exchange=False),
-        "DDP, backward and SGD step": partial(ddp, update=True, exchange=True),
-    }
-    for size in settings.sizes:
-        for name, kind in kinds.items():
-            yield attempt(name, size, partial(in_a_group, kind, size, settings))
+    cases = [(name, size) for size in settings.sizes for name in KINDS]
+    yield from rows_of(partial(_spawn, settings), cases, settings.workers)
 
 
-def in_a_group(kind: Callable[[int], Callable[[], object]], size: int, settings: Settings) -> float:
-    with tempfile.TemporaryDirectory() as into:
-        torch.multiprocessing.spawn(_rank, (kind, size, settings, into), nprocs=settings.workers)
-        return result(into, settings.workers)
+def _spawn(settings: Settings, into: str) -> None:
+    torch.multiprocessing.spawn(_rank, (settings, into), nprocs=settings.workers)
 
 
-def _rank(rank: int, kind: Callable[[int], Callable[[], object]], size: int, settings: Settings, into: str) -> None:
+def _rank(rank: int, settings: Settings, into: str) -> None:
     torch.set_num_threads(1)
     rendezvous = f"file://{into}/rendezvous"
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=settings.workers)
-    iterate(kind(size), rank, size, settings, into, waits=True)
-    dist.barrier()
+    for size in settings.sizes:
+        for name, kind in KINDS.items():
+            iterate(kind(size), rank, size, settings, case(into, name, size), waits=True)
+            dist.barrier()
     dist.destroy_process_group()
 
 
@@ -88,3 +80,11 @@ def ddp(size: int, update: bool, exchange: bool) -> Callable[[], object]:
             step()
 
     return step if exchange else alone
+
+
+KINDS: dict[str, Callable[[int], Callable[[], object]]] = {
+    "gloo all_reduce": all_reduce,
+    "DDP, backward": partial(ddp, update=False, exchange=True),
+    "DDP, backward without exchange": partial(ddp, update=False, exchange=False),
+    "DDP, backward and SGD step": partial(ddp, update=True, exchange=True),
+}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -54,7 +55,12 @@ def attempt(peer: str, parameters: int, measure: Callable[[], float]) -> Row:
         return Row(peer, parameters, measure())
     except Exception as error:
         traceback.print_exc()
-        return Row(peer, parameters, None, f"{type(error).__name__}: {error}".strip().splitlines()[0])
+        return Row(peer, parameters, None, _first_line(error))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def warm_ups(size: int) -> int:
@@ -83,6 +89,37 @@ def iterate(step: Callable[[], object], index: int, size: int, settings: Setting
     _tell(into, "result", index, (time.perf_counter() - began) / iterations)
     while not waits and not _is_told(into, "result", settings.workers):
         step()
+
+
+def rows_of(run: Callable[[str], object], cases: list[tuple[str, int]], workers: int) -> Iterator[Row]:
+    """The rows of several cases (a name and a size) that one group of processes measures, one after the other.
+
+    `run(into)` starts the group and returns when it has ended. What it measured before it failed counts.
+    """
+    problem = "the group ended without a figure"
+    with tempfile.TemporaryDirectory() as into:
+        try:
+            run(into)
+        except Exception as error:
+            traceback.print_exc()
+            problem = _first_line(error)
+        for name, size in cases:
+            found = case(into, name, size)
+            if is_measured(found, workers):
+                yield Row(name, size, result(found, workers))
+            else:
+                yield Row(name, size, None, problem)
+
+
+def case(into: str, name: str, size: int) -> str:
+    """The directory in which the workers meet for this case."""
+    directory = Path(into, f"{name} {size}")
+    directory.mkdir(exist_ok=True)
+    return str(directory)
+
+
+def is_measured(into: str, workers: int) -> bool:
+    return _is_told(into, "result", workers)
 
 
 def result(into: str, workers: int) -> float:

@@ -8,13 +8,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from peer.measuring import Row, Settings, attempt, result
+from peer.measuring import Row, Settings, rows_of
 
 PACKAGES = ("mxnet==1.9.1", "numpy==1.23.5")
 KINDS: dict[str, tuple[str, dict[str, str]]] = {
@@ -22,7 +21,7 @@ KINDS: dict[str, tuple[str, dict[str, str]]] = {
     "MXNet dist_async": ("dist_async", {}),
     "MXNet dist_async, unix sockets": ("dist_async", {"DMLC_LOCAL": "1"}),
 }
-LIMIT = 60.0  # seconds for one measurement; MXNet waits for ever for a process that died
+LIMIT = 120.0  # seconds for a process to end; MXNet waits for ever for a process that died
 
 
 def make_environment(directory: Path) -> str:
@@ -39,35 +38,37 @@ def make_environment(directory: Path) -> str:
 
 
 def measure(settings: Settings) -> Iterator[Row]:
-    for size in settings.sizes:
-        for name, (kind, environment) in KINDS.items():
-            yield attempt(name, size, partial(_group, kind, environment, size, settings))
+    for name, (kind, environment) in KINDS.items():
+        run = partial(_group, name, kind, environment, settings)
+        yield from rows_of(run, [(name, size) for size in settings.sizes], settings.workers)
 
 
-def _group(kind: str, environment: Mapping[str, str], size: int, settings: Settings) -> float:
+def _group(name: str, kind: str, environment: Mapping[str, str], settings: Settings, into: str) -> None:
     assert settings.mxnet_python is not None
-    with socket.socket() as probe, tempfile.TemporaryDirectory() as into:
+    common = {
+        **os.environ,
+        **environment,
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(_free_port()),
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": str(settings.workers),
+    }
+    serve = [settings.mxnet_python, "-c", "import mxnet"]  # the role makes the import a server that ends by itself
+    work = [settings.mxnet_python, "-m", "peer.mxnet_worker", name, kind, into, json.dumps(asdict(settings))]
+    roles = [("scheduler", serve), ("server", serve), *[("worker", work)] * settings.workers]
+    processes = [subprocess.Popen(command, env={**common, "DMLC_ROLE": role}) for role, command in roles]
+    try:
+        for process in reversed(processes):
+            if process.wait(LIMIT):
+                raise RuntimeError(f"a process of MXNet ended with exit code {process.returncode}")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        common = {
-            **os.environ,
-            **environment,
-            "DMLC_PS_ROOT_URI": "127.0.0.1",
-            "DMLC_PS_ROOT_PORT": str(port),
-            "DMLC_NODE_HOST": "127.0.0.1",
-            "DMLC_NUM_SERVER": "1",
-            "DMLC_NUM_WORKER": str(settings.workers),
-        }
-        serve = [settings.mxnet_python, "-c", "import mxnet"]  # the role makes the import a server that ends by itself
-        work = [settings.mxnet_python, "-m", "peer.mxnet_worker", kind, str(size), into, json.dumps(asdict(settings))]
-        roles = [("scheduler", serve), ("server", serve), *[("worker", work)] * settings.workers]
-        processes = [subprocess.Popen(command, env={**common, "DMLC_ROLE": role}) for role, command in roles]
-        try:
-            for process in processes:
-                process.wait(LIMIT)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        return result(into, settings.workers)
+        return int(probe.getsockname()[1])

@@ -7,23 +7,23 @@ import sys
 
 import mxnet
 
-from peer.measuring import Settings, iterate
+from peer.measuring import Settings, case, iterate
 
 
-def main(kind: str, size: int, into: str, settings: Settings) -> None:
+def main(name: str, kind: str, into: str, settings: Settings) -> None:
     store = mxnet.kv.create(kind)
-    gradient, weights = mxnet.nd.ones((size,)), mxnet.nd.zeros((size,))
-    store.init(0, weights)
     store.set_optimizer(mxnet.optimizer.SGD(learning_rate=1e-6))  # the server updates, as gluon.Trainer asks it to
+    for size in settings.sizes:
+        gradient, weights = mxnet.nd.ones((size,)), mxnet.nd.zeros((size,))
+        store.init(str(size), weights)
 
-    def step() -> None:
-        store.push(0, gradient)
-        store.pull(0, out=weights)
-        weights.wait_to_read()
+        def step(key=str(size), gradient=gradient, weights=weights) -> None:
+            store.push(key, gradient)
+            store.pull(key, out=weights)
+            weights.wait_to_read()
 
-    iterate(step, store.rank, size, settings, into, waits=kind == "dist_sync")
+        iterate(step, store.rank, size, settings, case(into, name, size), waits=kind == "dist_sync")
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[4])
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], Settings(**given))
+    main(*sys.argv[1:4], Settings(**json.loads(sys.argv[4])))

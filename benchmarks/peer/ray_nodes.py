@@ -10,7 +10,6 @@ from ray.cluster_utils import Cluster
 
 STORE = 2 * 1024**3  # bytes of a node's object store, far more than is in flight
 CPUS = 8  # logical ones: placement shall not depend on how many cores there are
-LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
@@ -35,10 +34,9 @@ def _cluster(nodes: list[dict[str, float]]) -> Iterator[str]:
                 num_cpus=CPUS,
                 resources=resources,
                 object_store_memory=STORE,
-                node_ip_address=LOOPBACK,
                 include_dashboard=False,
             )
-        ray.init(address=cluster.address, log_to_driver=False, _node_ip_address=LOOPBACK)
+        ray.init(address=cluster.address, log_to_driver=False)
         yield cluster.address
     finally:
         ray.shutdown()
