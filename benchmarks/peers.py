@@ -17,13 +17,14 @@ import os
 import platform
 import signal
 import statistics
+import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from peer.measuring import Row, Settings
-from peer.mxnet_kvstore import PACKAGES, make_environment
+from peer.mxnet_kvstore import PACKAGES, make_environment, try_environment
 from peer.processes import adopt_orphans, run_peer
 
 SIZES = (1_000, 1_000_000, 10_000_000)
@@ -35,9 +36,9 @@ SLOW_BASE = "DDP"
 PUSH_AND_PULL = {  # name: module and function
     "limits": ("limits", "measure"),
     "loopback": ("loopback", "measure"),
-    "local": ("paceline_runs", "local"),
-    "paceline-on-ray": ("paceline_runs", "on_one_node"),
-    "paceline-on-three": ("paceline_runs", "on_three_nodes"),
+    "local": ("paceline_local", "measure"),
+    "paceline-on-ray": ("paceline_on_ray", "on_one_node"),
+    "paceline-on-three": ("paceline_on_ray", "on_three_nodes"),
     "ray": ("ray_pattern", "on_one_node"),
     "ray-on-three": ("ray_pattern", "on_three_nodes"),
     "mxnet": ("mxnet_kvstore", "measure"),
@@ -45,9 +46,9 @@ PUSH_AND_PULL = {  # name: module and function
 }
 THROUGHPUT = {
     "local": ("throughput", "on_paceline"),
-    "paceline-on-ray": ("throughput", "on_paceline_on_ray"),
+    "paceline-on-ray": ("paceline_on_ray", "with_a_slow_worker"),
     "ddp": ("throughput", "on_ddp"),
-    "ray": ("throughput", "on_ray_pattern"),
+    "ray": ("ray_training", "measure"),
 }
 
 # (ours begins with, theirs, the least of theirs / ours at each size)
@@ -152,8 +153,15 @@ def facts() -> dict[str, Any]:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),
     )
-    versions = {package: version(package) for package in ("torch", "ray", "numpy")}
+    versions = {package: _version(package) for package in ("torch", "ray", "numpy")}
     return {"cores": os.cpu_count(), "processor": processor, "python": platform.python_version(), **versions}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def arguments() -> argparse.Namespace:
@@ -178,23 +186,23 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def mxnet_python(given: argparse.Namespace) -> str | None:
-    """MXNet's interpreter; or None, after a sentence that says why it is left out."""
-    if given.mxnet_python is not None:
-        return str(given.mxnet_python)
-    if given.make_mxnet_venv is None:
-        print("MXNet is left out: neither --mxnet-python nor --make-mxnet-venv was given.")
-        return None
+def mxnet_python(given: argparse.Namespace) -> tuple[str | None, str | None]:
+    """MXNet's interpreter, or a sentence that says why it is left out."""
+    if given.mxnet_python is None and given.make_mxnet_venv is None:
+        return None, "MXNet is left out: neither --mxnet-python nor --make-mxnet-venv was given."
     try:
-        return make_environment(given.make_mxnet_venv)
-    except Exception as error:
-        print(f"MXNet is left out: its environment could not be made ({error}).")
-        return None
+        python = given.mxnet_python or make_environment(given.make_mxnet_venv)
+        try_environment(python)
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return None, f"MXNet is left out: {error}."
+    return python, None
 
 
 def main() -> None:
     given = arguments()
-    python = mxnet_python(given) if "mxnet" in given.peers else None
+    python, left_out = mxnet_python(given) if "mxnet" in given.peers else (None, None)
+    if left_out:
+        print(left_out)
     peers = {name: where for name, where in given.peers.items() if name != "mxnet" or python is not None}
     sizes = tuple(map(int, given.sizes.split(",")))
     settings = Settings(sizes, given.seconds, 8 * 4 * 8 if given.quick else SAMPLES, mxnet_python=python)
@@ -202,6 +210,8 @@ def main() -> None:
     adopt_orphans()
     figures, errors = take_turns(peers, settings, given.repeat)
     result: dict[str, Any] = {**facts(), "turns": given.repeat, "figures": summary(figures), "errors": errors}
+    if left_out:
+        result["left_out"] = left_out
     if given.throughput:
         result["unit"] = "samples per second"
         print_rates(figures)

@@ -37,6 +37,13 @@ def make_environment(directory: Path) -> str:
     return str(python.absolute())
 
 
+def try_environment(python: str) -> None:
+    tried = subprocess.run([python, "-c", "import mxnet"], capture_output=True, text=True, timeout=LIMIT, check=False)
+    if tried.returncode:
+        lines = tried.stderr.strip().splitlines() or ["no error was told"]
+        raise RuntimeError(f"{python} cannot import it ({lines[-1]})")
+
+
 def measure(settings: Settings) -> Iterator[Row]:
     for name, (kind, environment) in KINDS.items():
         run = partial(_group, name, kind, environment, settings)

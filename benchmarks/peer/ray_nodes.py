@@ -13,20 +13,21 @@ CPUS = 8  # logical ones: placement shall not depend on how many cores there are
 
 
 @contextmanager
-def one_node() -> Iterator[str]:
-    with _cluster([{"server": 1, "worker": 8}]) as address:
+def one_node(*, connect: bool = True) -> Iterator[str]:
+    """Its address. `connect` makes this process a driver of it; paceline connects by itself."""
+    with _cluster([{"server": 1, "worker": 8}], connect) as address:
         yield address
 
 
 @contextmanager
-def three_nodes() -> Iterator[str]:
+def three_nodes(*, connect: bool = True) -> Iterator[str]:
     """The server's node, and two with a place for one worker each."""
-    with _cluster([{"server": 1}, {"worker": 1}, {"worker": 1}]) as address:
+    with _cluster([{"server": 1}, {"worker": 1}, {"worker": 1}], connect) as address:
         yield address
 
 
 @contextmanager
-def _cluster(nodes: list[dict[str, float]]) -> Iterator[str]:
+def _cluster(nodes: list[dict[str, float]], connect: bool) -> Iterator[str]:
     cluster = Cluster()
     try:
         for resources in nodes:
@@ -36,7 +37,8 @@ def _cluster(nodes: list[dict[str, float]]) -> Iterator[str]:
                 object_store_memory=STORE,
                 include_dashboard=False,
             )
-        ray.init(address=cluster.address, log_to_driver=False)
+        if connect:
+            ray.init(address=cluster.address, log_to_driver=False)
         yield cluster.address
     finally:
         ray.shutdown()

@@ -1,4 +1,4 @@
-"""Training with one of four workers four times slower: paceline, DDP and Ray's pattern on the same emulated group.
+"""Training with one of four workers four times slower: paceline on this machine, and DDP, on the same emulated group.
 
 Model, data and slowness are those of local_throughput.py: iterations are padded with sleep, the slow worker's to four
 times as much, so that two cores are enough for four workers.
@@ -6,23 +6,12 @@ times as much, so that two cores are enough for four workers.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import local_throughput
-import numpy as np
-import ray
-import torch
-import torch.nn.functional as F
-from local_throughput import FACTOR, PADDED
 
-import paceline
 from peer.measuring import Row, Settings, attempt
-from peer.paceline_runs import available
-from peer.ray_nodes import one_node
-from peer.ray_pattern import tensor
 
 WORKERS, BATCH = 4, 8
 POLICIES = ("bsp", "elastic-bsp", "asp")
@@ -38,106 +27,5 @@ def on_ddp(settings: Settings) -> Iterator[Row]:
     yield attempt("DDP", parameters(), partial(local_throughput.ddp, WORKERS, settings.samples, BATCH, True))
 
 
-def on_ray_pattern(settings: Settings) -> Iterator[Row]:
-    with one_node():
-        for name, loop in (("synchronous", synchronous), ("asynchronous", asynchronous)):
-            yield attempt(f"Ray's pattern, {name}", parameters(), partial(trained, loop, settings.samples))
-
-
-def on_paceline_on_ray(settings: Settings) -> Iterator[Row]:
-    if not available():
-        yield Row("paceline on Ray", parameters(), None, "not available: this paceline has no RayCluster")
-        return
-    with one_node() as address:
-        for policy in POLICIES:
-            yield attempt(f"paceline on Ray, {policy}", parameters(), partial(_launched, policy, address, settings))
-
-
-def _launched(policy: str, address: str, settings: Settings) -> float:
-    ran = paceline.launch(
-        partial(local_throughput.train, samples=settings.samples, batch=BATCH),
-        workers=WORKERS,
-        policy=policy,
-        speed=f"constant:seconds={PADDED}",
-        slowdown={WORKERS - 1: FACTOR},
-        cluster=paceline.RayCluster(address=address),  # type: ignore[attr-defined, call-arg]
-    )
-    return ran.samples / ran.seconds
-
-
 def parameters() -> int:
     return sum(parameter.numel() for parameter in local_throughput.model().parameters())
-
-
-class Server:
-    """As Ray documents it: sums what it gets, steps, returns all weights."""
-
-    def __init__(self) -> None:
-        self.model = local_throughput.model()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-
-    def apply_gradients(self, *gradients: list[np.ndarray]) -> list[np.ndarray]:
-        for parameter, parts in zip(self.model.parameters(), zip(*gradients, strict=True), strict=True):
-            parameter.grad = tensor(parts[0] if len(parts) == 1 else np.stack(parts).sum(axis=0))
-        self.optimizer.step()
-        return self.weights()
-
-    def weights(self) -> list[np.ndarray]:
-        return [parameter.detach().numpy() for parameter in self.model.parameters()]
-
-
-class Worker:
-    def __init__(self, index: int, samples: int) -> None:
-        self.net = local_throughput.model()
-        self.data = local_throughput.dataset(samples)
-        order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))[index::WORKERS]
-        self.batches, self.next = order.split(BATCH), 0
-        seconds = PADDED * (FACTOR if index == WORKERS - 1 else 1.0)
-        self.pause = local_throughput.pause(self.net, self.data, BATCH, seconds)
-
-    def ready(self) -> None:
-        """Returns when the worker has been made."""
-
-    def compute_gradients(self, weights: list[np.ndarray]) -> list[np.ndarray]:
-        time.sleep(self.pause)
-        with torch.no_grad():
-            for parameter, array in zip(self.net.parameters(), weights, strict=True):
-                parameter.copy_(tensor(array))
-        indices = self.batches[self.next % len(self.batches)]
-        self.next += 1
-        x, y = (samples[indices] for samples in self.data.tensors)
-        self.net.zero_grad()
-        F.cross_entropy(self.net(x), y).backward()
-        return [parameter.grad.numpy() for parameter in self.net.parameters() if parameter.grad is not None]
-
-
-def trained(loop: Callable[[Any, list[Any], int], None], samples: int) -> float:
-    server = ray.remote(Server).options(num_cpus=1).remote()
-    workers = [ray.remote(Worker).options(num_cpus=1).remote(index, samples) for index in range(WORKERS)]
-    ray.get([worker.ready.remote() for worker in workers])
-    ray.get(server.weights.remote())
-    began = time.monotonic()
-    loop(server, workers, samples // BATCH)
-    rate = samples / (time.monotonic() - began)
-    for actor in (server, *workers):
-        ray.kill(actor)
-    return rate
-
-
-def synchronous(server: Any, workers: list[Any], batches: int) -> None:
-    weights = server.weights.remote()
-    for _ in range(batches // len(workers)):
-        gradients = [worker.compute_gradients.remote(weights) for worker in workers]
-        weights = server.apply_gradients.remote(*gradients)
-    ray.get(weights)
-
-
-def asynchronous(server: Any, workers: list[Any], batches: int) -> None:
-    weights = server.weights.remote()
-    gradients = {worker.compute_gradients.remote(weights): worker for worker in workers}
-    for _ in range(batches):
-        (ready,), _ = ray.wait(list(gradients))
-        worker = gradients.pop(ready)
-        weights = server.apply_gradients.remote(ready)
-        gradients[worker.compute_gradients.remote(weights)] = worker
-    ray.get(weights)
