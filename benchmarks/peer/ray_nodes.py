@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import ray
 from ray.cluster_utils import Cluster
 
-STORE = 2 * 1024**3  # bytes of a node's object store, far more than is in flight
+STORE = 1024**3  # bytes of a node's object store, several times what is in flight
 CPUS = 8  # logical ones: placement shall not depend on how many cores there are
 
 

@@ -22,7 +22,7 @@ import ray
 import torch
 
 from peer.measuring import LEAST, MOST, Row, Settings, attempt, iterate, result, warm_ups
-from peer.ray_nodes import one_node, three_nodes
+from peer.ray_nodes import STORE, one_node, three_nodes
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:
@@ -32,6 +32,12 @@ def tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
+def fill_store() -> None:
+    """Use this node's object store once: the first use of its memory takes several times as long as all later ones."""
+    held = [ray.put(np.ones(STORE // 32, dtype=np.float32)) for _ in range(7)]
+    del held
+
+
 class Server:
     def __init__(self, size: int) -> None:
         self.parameters = torch.zeros(size)
@@ -39,6 +45,9 @@ class Server:
     def apply_gradient(self, gradient: np.ndarray) -> np.ndarray:
         self.parameters.add_(tensor(gradient), alpha=-1e-6)
         return self.parameters.numpy()  # is copied into the store before the next call begins
+
+    def fill_store(self) -> None:
+        fill_store()
 
     def weights(self) -> np.ndarray:
         return self.parameters.numpy()
@@ -52,6 +61,9 @@ class Worker:
 
     def node(self) -> str:
         return ray.get_runtime_context().get_node_id()
+
+    def fill_store(self) -> None:
+        fill_store()
 
     def compute_gradient(self, weights: np.ndarray) -> np.ndarray:
         self.model.copy_(tensor(weights))
@@ -76,8 +88,10 @@ def _measure(where: str, nodes: Callable[[], AbstractContextManager[str]], setti
     with nodes():
         for size in settings.sizes:
             server, workers = actors(size, settings.workers)
-            if where == "three nodes":
-                assert len(set(ray.get([worker.node.remote() for worker in workers]))) == settings.workers
+            where_workers_are = set(ray.get([worker.node.remote() for worker in workers]))
+            assert len(where_workers_are) == (settings.workers if where == "three nodes" else 1)
+            for actor in (server, *workers):
+                ray.get(actor.fill_store.remote())
             calls = partial(worker_calls, server, workers, settings)
             yield attempt(f"Ray's pattern, {where}, worker calls", size, calls)
             loop = partial(driver_loop, server, workers, size, settings)
