@@ -83,14 +83,11 @@ def ddp_rank(rank: int, workers: int, samples: int, batch: int, emulated: bool, 
     net = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))[rank::workers]
-    padding = 0.0
-    if emulated:
-        with net.no_sync():
-            padding = pause(net, data, batch, PADDED * (FACTOR if rank == workers - 1 else 1.0))
+    pause = _pause(net, data, batch, PADDED * (FACTOR if rank == workers - 1 else 1.0)) if emulated else 0.0
     dist.barrier()
     began = time.monotonic()
     for indices in order.split(batch):
-        time.sleep(padding)
+        time.sleep(pause)
         x, y = (tensor[indices] for tensor in data.tensors)
         optimizer.zero_grad()
         loss = F.cross_entropy(net(x), y)
@@ -103,14 +100,15 @@ def ddp_rank(rank: int, workers: int, samples: int, batch: int, emulated: bool, 
     dist.destroy_process_group()
 
 
-def pause(net: nn.Module, data: TensorDataset, batch: int, shall_take: float) -> float:
-    """How long to sleep beside the computation, which is to be measured without an exchange of gradients."""
+def _pause(net: DistributedDataParallel, data: TensorDataset, batch: int, shall_take: float) -> float:
+    """How long to sleep beside the computation, which is measured without the exchange of gradients."""
     x, y = (tensor[:batch] for tensor in data.tensors)
     times = []
-    for _ in range(10):
-        started = time.monotonic()
-        F.cross_entropy(net(x), y).backward()
-        times.append(time.monotonic() - started)
+    with net.no_sync():
+        for _ in range(10):
+            started = time.monotonic()
+            F.cross_entropy(net(x), y).backward()
+            times.append(time.monotonic() - started)
     return max(0.0, shall_take - statistics.median(times))
 
 

@@ -49,14 +49,13 @@ class Worker:
         self.data = local_throughput.dataset(samples)
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))[index::WORKERS]
         self.batches, self.next = order.split(BATCH), 0
-        seconds = PADDED * (FACTOR if index == WORKERS - 1 else 1.0)
-        self.pause = local_throughput.pause(self.net, self.data, BATCH, seconds)
+        self.seconds = PADDED * (FACTOR if index == WORKERS - 1 else 1.0)
 
     def ready(self) -> None:
         """Returns when the worker has been made."""
 
     def compute_gradients(self, weights: list[np.ndarray]) -> list[np.ndarray]:
-        time.sleep(self.pause)
+        began = time.monotonic()
         with torch.no_grad():
             for parameter, array in zip(self.net.parameters(), weights, strict=True):
                 parameter.copy_(tensor(array))
@@ -65,6 +64,7 @@ class Worker:
         x, y = (samples[indices] for samples in self.data.tensors)
         self.net.zero_grad()
         F.cross_entropy(self.net(x), y).backward()
+        time.sleep(max(0.0, began + self.seconds - time.monotonic()))
         return [parameter.grad.numpy() for parameter in self.net.parameters() if parameter.grad is not None]
 
 
