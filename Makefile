@@ -29,10 +29,9 @@ simulate: setup  ## compare all policies on four unequal workers in virtual time
 test: setup      ## run the tests
 	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
 	$(BIN)/python -m pytest -m "slow and not ray" --dist worksteal
-	$(BIN)/python -m pytest -m "ray and not cluster" -n 0
 
-test-cluster: setup ## the long tests on a Ray cluster: nodes killed, frozen, drained and added
-	$(BIN)/python -m pytest -m cluster -n 0 --durations=0
+test-cluster: setup  ## run the tests with real Ray clusters (some minutes)
+	$(BIN)/python -m pytest -m ray -n 0
 
 check: setup     ## all that CI runs: ruff, mypy, layers, tests
 	$(BIN)/ruff check .
