@@ -10,11 +10,9 @@ from torch import Tensor
 
 from paceline.training.layout import Layout
 from paceline.training.optimizers import OptimizerSpec
-from paceline.training.stale.sizes import RUN
 
 MOST_BLOCKS = 32
 CHUNK = 1_048_576  # numbers: few enough for a cache, and many enough that calling torch costs little
-LEAST_CUT = 1_024
 SAMPLES = 4_096  # numbers that are looked at, of all blocks together
 
 
@@ -84,14 +82,9 @@ class Chunks:
         self._add(None, size - at)
 
     def _add(self, part: Chunk | None, size: int) -> None:
-        """Whole runs and what is left over apart, where that is worth a part of its own."""
-        over = size % RUN if size > LEAST_CUT else 0
-        for begin in range(0, size - over, CHUNK):
+        for begin in range(0, size, CHUNK):
             self.parts.append(part)
-            self.sizes.append(min(size - over - begin, CHUNK))
-        if over:
-            self.parts.append(part)
-            self.sizes.append(over)
+            self.sizes.append(min(size - begin, CHUNK))
 
     def of(self, flat: Tensor) -> Sequence[Tensor]:
         return torch.split(flat, self.sizes)
