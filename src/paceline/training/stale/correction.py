@@ -204,7 +204,7 @@ class Correction:
 
 def _of_noise(ratio: float) -> float:
     """How far the curvature is told by the noise of gradients, from a round's ratio of it."""
-    return (1 - ratio) ** 2
+    return (1 - ratio) ** 3
 
 
 def _take_back(parameters: Tensor, pulls: Sequence[_Pull], number: int, curvature: float) -> None:
