@@ -108,6 +108,15 @@ def test_gradients_may_be_compressed_on_their_way(compression: str, servers: int
         the_same_bits(launch(train_layers, workers=2, policy="bsp", epochs=EPOCHS).model_state, exact.model_state)
 
 
+def test_checkpoints_hold_up_nobody_who_pushes_meanwhile(tmp_path: Path) -> None:
+    """What shards say while a checkpoint is fetched from them may be all that they say."""
+    with over_sockets("tcp", 2):
+        result = launch(
+            train_layers, workers=2, policy="bsp", epochs=40, run_dir=tmp_path / "run", checkpoint_every="1 updates"
+        )
+    assert result.samples == 40 * functions.SAMPLES
+
+
 class StopAt(Callback):
     """Ends the run after so many updates."""
 

@@ -359,3 +359,18 @@ def test_random_bytes_never_do_more_than_end_a_connection(said: bytes) -> None:
 
 def test_the_header_is_what_the_page_says() -> None:
     assert HEADER.size == struct.calcsize("<BIQ") == 13
+
+
+def test_a_loop_forgets_a_channel_that_never_was_connected() -> None:
+    """Of a process that died before it called."""
+    loop = Loop()
+    loop.forget_channel(SocketChannel(str, patient=False))
+    loop.close()
+
+
+def test_a_loop_calls_soon_without_waiting() -> None:
+    loop, called = Loop(), []
+    loop.soon(lambda: called.append(1))
+    loop.turn(3600.0)
+    assert called == [1]
+    loop.close()

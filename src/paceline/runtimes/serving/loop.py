@@ -26,13 +26,16 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._new: Ready = []
         self._forgotten: set[int] = set()  # descriptors, in this turn
+        self._soon: list[Callable[[], None]] = []  # to be called in the next turn
 
     def watch(self, source: int | HasFileno, call: Callable[[], None]) -> None:
         """Call this when the source can be read."""
         self._selector.register(source, selectors.EVENT_READ, call)
 
     def forget(self, source: int | HasFileno) -> None:
-        """Watch it no more. It must still be open."""
+        """Watch it no more. It must still be open, or never have been: a process may end before it calls."""
+        if (source if isinstance(source, int) else source.fileno()) < 0:
+            return
         with contextlib.suppress(KeyError):  # its end was seen before
             self._forgotten.add(self._selector.unregister(source).fd)
 
@@ -56,10 +59,17 @@ class Loop:
         self.forget(channel)
         self.forget(channel.writing)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call this in the next turn, which then waits for nothing."""
+        self._soon.append(call)
+
     def turn(self, patience: float) -> None:
         """Wait for so many seconds at the most, and call the functions of whatever is ready."""
         self._forgotten.clear()
-        for key, _ in self._ready(patience):
+        soon, self._soon = self._soon, []
+        for call in soon:
+            call()
+        for key, _ in self._ready(0.0 if soon else patience):
             # An earlier call of this turn may have closed what a later one is about.
             if not self.interrupted and key.fd not in self._forgotten:
                 key.data()

@@ -56,7 +56,7 @@ class Shards:
         self._have: dict[int, dict[int, int]] = {}  # by seat and shard: the latest push that is there
         self._postponed: dict[int, ToServer] = {}  # by seat: what it said, until all that belongs to it is there
         self._made: dict[int, dict[int, Statistics | None]] = {}  # by version and shard
-        self._heard: deque[tuple[int, said.FromShard]] = deque()  # while somebody waited for something else
+        self._heard: deque[tuple[int, said.FromShard]] = deque()  # and not taken yet, in order
         self.is_lost = False
         self._used: int | None = None  # so many of the shards; None: not known yet
 
@@ -88,11 +88,10 @@ class Shards:
     # -- what is heard --
 
     def _hear(self, number: int) -> None:
-        for message in self._read(number):
-            self._take(number, message)
-        self.take_what_was_heard()
+        self._heard.extend((number, message) for message in self._read(number))
+        self._take_what_was_heard()
 
-    def take_what_was_heard(self) -> None:
+    def _take_what_was_heard(self) -> None:
         while self._heard:
             self._take(*self._heard.popleft())
 
@@ -181,7 +180,8 @@ class Shards:
         self.tell(said.Forget(seat))
 
     def ask(self, kind: type[Any]) -> list[Any]:
-        """Wait for one answer of this kind from every shard; whatever else they say is taken in later."""
+        """Wait for one answer of this kind from every shard; whatever else they say is taken in the loop's next turn,
+        also if nobody says anything more."""
         found: dict[int, Any] = {}
         while len(found) < self.used:
             missing = {self.channels[number].fileno(): number for number in range(self.used) if number not in found}
@@ -199,6 +199,8 @@ class Shards:
                         self._take(number, message)
                     else:
                         self._heard.append((number, message))
+        if self._heard and self._loop is not None:
+            self._loop.soon(self._take_what_was_heard)
         return [found[number] for number in range(self.used)]
 
     def _lost(self, number: int, why: str = "its connection broke") -> ShardLostError:
