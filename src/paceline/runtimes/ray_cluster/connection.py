@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import socket
+import threading
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -12,6 +15,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.runtimes.ray_cluster.options import RayCluster
 
 SUPPORTED = (2, 40)  # the oldest release of Ray
+REACHED_WITHIN = 5.0  # seconds, of a cluster's address
 
 
 def imported_ray() -> Any:
@@ -35,7 +39,8 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
         yield ray
         return
     try:
-        with warnings.catch_warnings():
+        _reach(cluster.address)
+        with warnings.catch_warnings(), _own_signals():
             warnings.simplefilter("ignore")  # of Ray's own about versions to come
             ray.init(
                 address=cluster.address,
@@ -43,7 +48,7 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
                 logging_level="warning",
                 include_dashboard=False if cluster.address == "local" else None,
             )
-    except (ConnectionError, ValueError, RuntimeError) as problem:
+    except (OSError, ValueError, RuntimeError) as problem:
         said = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise ConfigurationError(
             f"no Ray cluster at {cluster.address!r}: {said}; `ray start --head` begins one, and address='local' one"
@@ -53,6 +58,25 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Ray itself would try for many minutes where nobody listens."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), REACHED_WITHIN).close()
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray exits at a polite kill, and would leave nobody the time to write a checkpoint."""
+    here = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if here else None
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def own_address(ray: Any) -> str:

@@ -45,11 +45,10 @@ class RayCluster(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ConfigurationError(f"unknown transport {self.transport!r}; there are: {', '.join(TRANSPORTS)}")
         if not self.silence > 2:
             raise ConfigurationError(f"silence is {self.silence!r}; it must be more than 2 seconds")
-        for name, amount in (*self.resources_per_worker.items(), *self.resources_per_server.items()):
-            if not isinstance(amount, int | float) or not 0 <= amount < math.inf:
-                raise ConfigurationError(
-                    f"resources_per_worker: {name!r} is {amount!r}; it must be a number, 0 or more"
-                )
+        for what in ("resources_per_worker", "resources_per_server"):
+            for name, amount in getattr(self, what).items():
+                if not isinstance(amount, int | float) or not 0 <= amount < math.inf:
+                    raise ConfigurationError(f"{what}: {name!r} is {amount!r}; it must be a number, 0 or more")
         self.port_range()
         if self.compression != "none":
             from paceline.training.compression import COMPRESSIONS  # imports torch
