@@ -27,10 +27,11 @@ simulate: setup  ## compare all policies on four unequal workers in virtual time
 
 # Tracing for coverage triples the time of the slow tests, and the others cover every branch without them.
 test: setup      ## run the tests
-	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not slow and not ray" --cov --cov-report=term
 	$(BIN)/python -m pytest -m "slow and not ray" --dist worksteal
+	$(BIN)/python -m pytest -m "slow and ray" -n 0
 
-test-cluster: setup  ## run the tests with real Ray clusters (some minutes)
+test-cluster: setup  ## run all tests with a real Ray cluster (some minutes)
 	$(BIN)/python -m pytest -m ray -n 0
 
 check: setup     ## all that CI runs: ruff, mypy, layers, tests

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,26 +36,27 @@ def until(happened: Callable[[], Any], what: str) -> Any:
 
 
 class Nodes:
-    """The head has room for two workers; every other node is asked for by name, as a resource."""
+    """Every node has one `seat`, so that processes which need one are on as many nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, **system_config: int) -> None:
         here = [str(Path(paceline.__file__).parents[1]), str(Path(__file__).parent)]
         os.environ["PYTHONPATH"] = os.pathsep.join(here)  # of whatever the nodes start
-        head = {"num_cpus": 2, "include_dashboard": False, "resources": {"head": 8}}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.others: dict[str, Any] = {}
+        head = {"num_cpus": 2, "include_dashboard": False, "resources": {"seat": 1}, "_system_config": system_config}
+        # Its own way to close at exit sets signals, which only a main thread may: nodes are added from others, too.
+        self.cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
+        self.others: dict[str, Any] = {}  # by name
 
     @property
     def address(self) -> str:
         return str(self.cluster.address)
 
-    def add(self, *names: str, kind: str = "", room: float = 8) -> None:
-        """Nodes with these names that are not there yet. `kind`: another resource that each of them has so much of."""
+    def are(self, *names: str) -> None:
+        """These nodes, beside the head, and no others."""
+        for name in set(self.others) - set(names):
+            self.kill(name)
         for name in names:
             if name not in self.others:
-                resources = {name: 8, **({kind: room} if kind else {})}
-                self.others[name] = self.cluster.add_node(num_cpus=2, resources=resources, wait=False)
-        self.cluster.wait_for_nodes()
+                self.others[name] = self.cluster.add_node(num_cpus=2, resources={"seat": 1})
 
     def kill(self, name: str) -> None:
         self.cluster.remove_node(self.others.pop(name), allow_graceful=False)
@@ -88,17 +91,17 @@ class Nodes:
             found += parents.get(process, [])
         return found
 
-    def actors(self, *, of: str = "") -> list[int]:
-        """The processes of paceline on the cluster, or on the node of this name."""
+    def actors(self, kind: str = "", *, of: str = "") -> list[int]:
+        """The processes of paceline (those of this kind) on the cluster, or on the node of this name."""
         nodes = [self.others[of]] if of else self.cluster.list_all_nodes()
+        titles = tuple(title for title in ACTORS if kind.encode() in title)
         return [
-            process for node in nodes for process in self.processes_of(node) if title_of(process).startswith(ACTORS)
+            process for node in nodes for process in self.processes_of(node) if title_of(process).startswith(titles)
         ]
 
-    def shard_on(self, name: str) -> int:
-        """The process of the shard on this node."""
-        (found,) = (process for process in self.actors(of=name) if title_of(process).startswith(b"ray::ShardActor"))
-        return found
+    def one_with(self, kind: str) -> str:
+        """The name of a node with a process of this kind, which is not the head."""
+        return next(name for name in self.others if self.actors(kind, of=name))
 
     def are_left_alone(self) -> None:
         until(lambda: not self.actors(), "processes of the run are left")
@@ -118,6 +121,10 @@ def process_of(directory: Path, worker: int) -> int:
     """Of a worker that trains with functions.count_on_a_cluster, once it does."""
     functions.wait_for(directory / f"holds-{worker}")
     return int(json.loads((directory / f"holds-{worker}").read_text()))
+
+
+def in_shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
 
 
 @contextlib.contextmanager
@@ -154,3 +161,28 @@ class Departures(Observer):
         if isinstance(record.event, WorkerLeft):
             self.reasons[record.event.worker] = record.event.reason
             self.times[record.event.worker] = time.monotonic()
+
+
+class Driver:
+    """A process that launches a run on the cluster, as a script would."""
+
+    def __init__(self, nodes: Nodes, directory: Path, *arguments: str) -> None:
+        self._nodes, self.directory = nodes, directory
+        script = Path(functions.__file__)
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), "on_a_cluster", str(directory), nodes.address, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def trains(self) -> None:
+        until(lambda: (self.directory / "trains").exists() or self.process.poll() is not None, "training did not begin")
+        assert self.process.poll() is None, self.process.communicate()[1]
+        assert self._nodes.actors()
+
+    def ends(self) -> tuple[str, str]:
+        said = self.process.communicate(timeout=functions.PATIENCE)
+        self._nodes.are_left_alone()
+        return said

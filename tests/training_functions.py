@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.core.messages import ApplyUpdate
-from paceline.experiment.training import launch
+from paceline.experiment.training import InterruptedRun, launch
 from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
+from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.training.data import order_of
 from paceline.training.remote_optimizer import RemoteOptimizer
 from paceline.training.worker import Worker
@@ -34,12 +36,12 @@ SAMPLES, BATCH = 96, 8
 PATIENCE = 60.0  # seconds that anybody waits for a file
 
 
-def wait_for(path: Path) -> None:
-    """Until this file is there; a test whose file never comes fails."""
+def wait_for(*paths: Path) -> None:
+    """Until one of these files is there; a test whose file never comes fails."""
     end = time.monotonic() + PATIENCE
-    while not path.exists():
+    while not any(path.exists() for path in paths):
         if time.monotonic() > end:
-            raise TimeoutError(f"{path.name} did not come within {PATIENCE:g} seconds")
+            raise TimeoutError(f"{paths[0].name} did not come within {PATIENCE:g} seconds")
         time.sleep(0.01)
 
 
@@ -337,14 +339,14 @@ def count_elastically(worker: Worker, directory: str) -> None:
 
 
 def count_on_a_cluster(worker: Worker, directory: str, batch: int = 2) -> None:
-    """Everybody holds at its third batch, and says which process it is, until the test says `go`."""
+    """Everybody holds at its third batch, and says which process it is, until the test says `go`, or lets it alone."""
     where = Path(directory)
     net = Counters()
     optimizer = worker.optimizer(net, Counting, stale="none")
     for number, (indices,) in enumerate(worker.batches(numbers(), batch_size=batch)):
         if number == 2:
             write(where / f"holds-{worker.index}", os.getpid())
-            wait_for(where / "go")
+            wait_for(where / "go", where / f"go-{worker.index}")
         push(optimizer, net.count(indices, worker.index, number))
 
 
@@ -647,8 +649,40 @@ def resumable(directory: str, workers: str, policy: str, kill_at: str) -> None:
     print(f"{result.samples} samples, {digest.hexdigest()}")
 
 
+LONG = 40  # epochs
+
+
+def train_slowly(worker: Worker, directory: str) -> None:
+    """The training of train_adam, with a pause after every batch until there is a file `fast`."""
+    where = Path(directory)
+    net = model()
+    kind, arguments = OPTIMIZERS["adam"]
+    optimizer = worker.optimizer(net, kind, **arguments)
+    for number, (x, y) in enumerate(worker.batches(data(), batch_size=BATCH)):
+        push(optimizer, F.cross_entropy(net(x), y))
+        if not (where / "fast").exists():
+            time.sleep(0.05)
+        if number == 8:
+            write(where / "trains", True)
+
+
+def on_a_cluster(directory: str, address: str, servers: str) -> None:
+    try:
+        launch(
+            partial(train_slowly, directory=directory),
+            workers=2,
+            policy="bsp",
+            epochs=LONG,
+            run_dir=Path(directory) / "run",
+            checkpoint_every="3 updates",
+            cluster=RayCluster(address=address, servers=int(servers)),
+        )
+    except InterruptedRun:
+        print("interrupted")
+
+
 if __name__ == "__main__":
-    {"resumable": resumable}[sys.argv[1]](*sys.argv[2:])
+    {"resumable": resumable, "on_a_cluster": on_a_cluster}[sys.argv[1]](*sys.argv[2:])
 
 
 def stops_itself(worker: Worker, directory: str, wakes: bool) -> None:
