@@ -78,6 +78,19 @@ def test_what_follows_an_update_is_sent_when_the_update_is_done() -> None:
     assert port.told[-1] == Release(0)
 
 
+def test_nothing_is_done_away_with_that_a_command_that_is_held_back_may_need() -> None:
+    port = RecordingPort(slow=True)
+    driver, _ = started("asp", port)
+    driver.when_idle(lambda: port.note("at once"))
+    for seat in (0, 1):
+        driver.deliver(GradientPushed(seat, 1), 1.0)
+    driver.when_idle(lambda: port.note("closed"))
+    driver.deliver(UpdateApplied(1), 2.0)
+    assert driver.busy and port.told == ["at once", MakeUpdate(1), Release(0), MakeUpdate(2)]
+    driver.deliver(UpdateApplied(2), 3.0)
+    assert not driver.busy and port.told[-2:] == [Release(1), "closed"]
+
+
 def test_the_end_of_an_update_that_nobody_awaits_is_a_mistake_of_the_runtime() -> None:
     driver, _ = started("asp", RecordingPort(slow=True))
     with pytest.raises(AssertionError, match="nobody awaits"):

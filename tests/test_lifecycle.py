@@ -403,12 +403,36 @@ def test_a_group_takes_one_more_whenever_there_is_room_up_to_its_limit() -> None
     for members in (2, 3, 3):
         group.send(RoomOffered())
         assert len(group.processes) == members
-    assert group.lifecycle.staffing.wanted == 3
-    group.act("die", 2)  # its place was gone again; another is asked for at once
+    group.act("die", 2)  # its place was gone again
+    assert list(group.processes) == [0, 1, 2]
+    group.send(RoomOffered())
     assert list(group.processes) == [0, 1, 2, 3]
     group.finish_all()
     group.check_end()
     assert group.applied.total() == 40
+
+
+def test_joiners_that_all_die_at_once_do_not_end_a_healthy_run() -> None:
+    group = begun(LifecycleGroup("asp", 1, work=Work(40, 2), least=1, most=2))
+    for joiner in range(1, 9):
+        group.send(RoomOffered())
+        group.act("die", joiner)
+    assert group.given_up is None
+    group.finish_all()
+    group.check_end()
+
+
+def test_a_group_that_was_made_smaller_stays_so_whatever_room_there_is() -> None:
+    group = begun(LifecycleGroup("asp", 3, work=Work(40, 2), least=1, most=4))
+    group.send(SizeRequested(2))
+    group.act("push", 2)
+    group.send(RoomOffered())
+    assert list(group.processes) == [0, 1, 2] and len(group.lifecycle.active) == 2
+    group.send(SizeRequested(3))
+    group.send(RoomOffered())
+    assert len(group.lifecycle.active) == 3
+    group.finish_all()
+    group.check_end()
 
 
 def test_a_fixed_group_and_one_whose_work_is_done_take_nobody() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
 import struct
@@ -17,17 +18,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from paceline.core.errors import ConfigurationError
+from paceline.core.errors import ConfigurationError, PacelineError
 from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import create, map_segment, pack, path_of, unpack_from
-from paceline.runtimes.serving.messages import Enter, Go, Leased, Push, Restart, StateReady, ToServer, ToWorker
+from paceline.runtimes.serving.messages import (
+    Enter,
+    Finished,
+    Go,
+    Leased,
+    Push,
+    Restart,
+    StateReady,
+    ToServer,
+    ToWorker,
+)
+from paceline.runtimes.serving.own_pauses import OwnPauses
 from paceline.runtimes.sockets import listener as listener_module
+from paceline.runtimes.sockets import shard_messages as said
 from paceline.runtimes.sockets.channel import HEADER, PARAMETERS, SegmentChannel, SocketChannel, places_in
 from paceline.runtimes.sockets.connecting import connect
 from paceline.runtimes.sockets.handshake import CODE, HELLO, Caller, CallerSide, HostSide, RefusedError
 from paceline.runtimes.sockets.listener import Listener, Visitor
-from paceline.training.layout import layout_of
+from paceline.runtimes.sockets.shards import SILENCE, ShardChannel, ShardLostError, Shards
+from paceline.runtimes.sockets.waiting import ready
+from paceline.training.choices import AS_USUAL
+from paceline.training.layout import Layout, layout_of
 
 SECRET = b"s" * CODE
 WORKER = Caller(b"w", 3)
@@ -366,6 +382,79 @@ def test_a_loop_forgets_a_channel_that_never_was_connected() -> None:
     loop = Loop()
     loop.forget_channel(SocketChannel(str, patient=False))
     loop.close()
+
+
+def test_a_message_that_is_too_long_is_refused_by_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender, receiver, *segments = pair()
+    monkeypatch.setattr("paceline.runtimes.sockets.channel.LONGEST", 3)
+    with pytest.raises(ConfigurationError, match=r"worker\.keep"):
+        sender.send(Finished(0))
+    sender.close()
+    receiver.close()
+    for segment in segments:
+        os.close(segment)
+
+
+def test_waiting_knows_descriptors_of_any_number() -> None:
+    reading, writing = os.pipe()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit <= 1_030:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    far = [os.dup2(reading, 1_028), os.dup2(writing, 1_029)]
+    assert ready([far[0]], [far[1]]) == ([], [far[1]])
+    os.write(far[1], b"x")
+    assert ready([far[0]]) == ([far[0]], [])
+    for descriptor in (reading, writing, *far):
+        os.close(descriptor)
+
+
+def shards_and_a_far_end() -> tuple[Shards, socket.socket]:
+    near, far = socket.socketpair()
+    channel: ShardChannel = SocketChannel(said.FromShard, patient=False)
+    channel.connect(near, shared=False)
+    return Shards([channel]), far
+
+
+def test_a_shard_that_dies_while_it_is_asked_is_lost_also_if_it_has_not_heard_all() -> None:
+    shards, far = shards_and_a_far_end()
+    channel = shards.channels[0]
+    while not channel.has_unsent:
+        channel.send(said.Begin(Layout((), (), ()), bytes(1 << 16), AS_USUAL, 0, 1, False, 0))
+    far.close()
+    with pytest.raises(ShardLostError):
+        shards.ask(said.Shown)
+    assert shards.is_lost
+    shards.close()
+
+
+def test_a_shard_that_stands_still_is_lost_and_one_that_shows_life_is_not() -> None:
+    shards, far = shards_and_a_far_end()
+    shards.channels[0].heard_at -= SILENCE - 1
+    shards.look()
+    shards.channels[0].heard_at -= 2
+    shards.pause(3)
+    shards.look()
+    shards.channels[0].heard_at -= 3
+    with pytest.raises(ShardLostError, match="no sign of life"):
+        shards.look()
+    shards.close()
+    far.close()
+
+
+def test_whoever_hands_over_the_first_model_may_end_meanwhile() -> None:
+    shards, far = shards_and_a_far_end()
+    with pytest.raises(PacelineError, match="begin again"):
+        shards.ask(said.Begun, lambda: True)
+    shards.close()
+    far.close()
+
+
+def test_the_servers_own_pause_is_known_from_its_first_look_on() -> None:
+    pauses: list[float] = []
+    own = OwnPauses(1.0, pauses.append)
+    for now in (1_000.0, 1_001.0, 1_011.0, 1_012.0):
+        own.look(now)
+    assert pauses == [9.0]
 
 
 def test_a_loop_calls_soon_without_waiting() -> None:

@@ -305,24 +305,29 @@ def _finish(
     server.stop()
     end = server.now if server.ended_at is None else server.ended_at
     result = None
-    if server.port.aggregation is not None:
-        result = RunResult(
-            server.port.model_state(),
-            metrics.summary(run.policy, end),
-            server.port.store.samples,
-            server.lifecycle.samples.dropped,
-            collector.evaluations,
-            None if files is None else files.directory,
-            server.evaluation_problem,
-            server.port.store.optimizer_state(),
-            server.lifecycle.samples.asked,
-            collector.failures,
-            run.stopped,
-        )
     try:
-        server.keep_the_last()
+        if server.port.aggregation is not None:
+            result = RunResult(
+                server.port.model_state(),
+                metrics.summary(run.policy, end),
+                server.port.store.samples,
+                server.lifecycle.samples.dropped,
+                collector.evaluations,
+                None if files is None else files.directory,
+                server.evaluation_problem,
+                server.port.store.optimizer_state(),
+                server.lifecycle.samples.asked,
+                collector.failures,
+                run.stopped,
+            )
+    except PacelineError:
+        server.ended_at = None  # a shard is gone, and with it how the run ended
+        raise
     finally:
-        server.close()
+        try:
+            server.keep_the_last()
+        finally:
+            server.close()
     if files is not None:
         files.finish(end, None if result is None else (result.model_state, result.summary, result.samples))
     return result

@@ -267,7 +267,8 @@ class Lifecycle(Sizing):
         if resumes:
             for postponed in self._postponed:
                 self._handlers[type(postponed)](postponed, now)
-            self._resize(SizeRequested(max(1, self.staffing.wanted - self.finished)), now)
+            self.staffing.ask_for(max(1, self.staffing.wanted - self.finished))
+            self._staff(now)
 
     @property
     def _waits_for_a_model(self) -> bool:

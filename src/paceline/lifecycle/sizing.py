@@ -19,7 +19,10 @@ class Sizing(Watch):
 
     def _resize(self, event: SizeRequested, now: float) -> None:
         """Make the group this large: new processes join, the newest ones leave once they handed in their gradient."""
-        self.staffing.ask_for(event.workers)
+        self.staffing.limit_to(event.workers)
+        self._staff(now)
+
+    def _staff(self, now: float) -> None:
         wanted = self.staffing.wanted
         active = self.active
         for _ in range(len(active), wanted):
@@ -33,8 +36,7 @@ class Sizing(Watch):
         """Take one more, if the group may have it, and while there is work."""
         active = len(self.active)
         if self._has_a_model and self.staffing.may_grow(active) and not self._works_off():
-            self.staffing.ask_for(active + 1)
-            self._start_another()
+            self._start_another()  # not one that is wanted: if it dies, it is a place that was offered in vain
 
     def _works_off(self) -> bool:
         """Whether no work is left to be given out."""

@@ -12,15 +12,21 @@ class Staffing:
         self.wanted = workers
         self._least = least
         self._most = most
+        self._room = most  # what a cluster may offer: up to what somebody asked for, once somebody did
         self._restarts = restarts
         self._in_a_row = 0
 
     def ask_for(self, workers: int) -> None:
         self.wanted = max(self._least or 1, min(workers, self._most or workers))
 
+    def limit_to(self, workers: int) -> None:
+        """Somebody asked for so many: it stays at that, whatever a cluster offers."""
+        self.ask_for(workers)
+        self._room = None if self._most is None else self.wanted
+
     def may_grow(self, active: int) -> bool:
         """Whether one more may come to so many, where nobody asked for it."""
-        return self._most is not None and active < self._most
+        return self._room is not None and active < self._room
 
     def replaces(self, active: int) -> bool:
         """A process died that had work to do, and so many are left: whether another takes its place."""

@@ -44,6 +44,7 @@ class Driver:
         self._woken_at = math.inf  # the wake-up call that was asked for last
         self._under_way: MakeUpdate | None = None
         self._held_back: deque[Output] = deque()  # until that update is done
+        self._afterwards: list[Callable[[], object]] = []
         self._statistics: deque[UpdateApplied] = deque()  # of updates that are done, for the policy to see
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Release: port.release,
@@ -57,6 +58,18 @@ class Driver:
             Discard: port.discard,
             GiveUp: port.give_up,
         }
+
+    @property
+    def busy(self) -> bool:
+        """Whether an update is under way: the lifecycle is ahead of what has been done."""
+        return self._under_way is not None
+
+    def when_idle(self, call: Callable[[], object]) -> None:
+        """At once, or when all that is held back has been sent: it may need what this does away with."""
+        if self.busy:
+            self._afterwards.append(call)
+        else:
+            call()
 
     def start(self) -> None:
         self._send(self._lifecycle.start())
@@ -121,3 +134,7 @@ class Driver:
             self._statistics.append(event)
         held_back, self._held_back = self._held_back, deque()
         self._send(held_back)
+        if not self.busy:
+            afterwards, self._afterwards = self._afterwards, []
+            for call in afterwards:
+                call()

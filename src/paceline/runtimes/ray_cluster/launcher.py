@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.ray_cluster.actor import ShardActor, WorkerActor
-from paceline.runtimes.ray_cluster.connection import connected, own_address
+from paceline.runtimes.ray_cluster.connection import connected, imported_ray, own_address
 from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.ray_cluster.room import what_lacks
 from paceline.runtimes.ray_cluster.watcher import ActorProcess, Watcher
@@ -39,6 +39,8 @@ class RayLauncher(RemoteLauncher):
 
     def _open(self, stack: ExitStack) -> Net:
         cluster = self._cluster
+        # What a connection of ours brings along is there for all; of one of the user's only our actors get it.
+        self._runtime_env = cluster.runtime_env if imported_ray().is_initialized() else None
         self._ray = stack.enter_context(connected(cluster))
         self._parcel = self._ray.put(_content_of((self._train, None)))
         self._watcher = Watcher(self._ray, cluster.resources_per_worker)
@@ -74,6 +76,8 @@ class RayLauncher(RemoteLauncher):
             raise ConfigurationError(
                 f"Ray did not place {count} servers within {PATIENCE:g} seconds ({lacks})"
             ) from None
+        except self._ray.exceptions.RayError as problem:
+            raise ConfigurationError(f"a server could not be started: {problem}") from None
         for actor in actors:
             actor.serve.remote()
         return list(addresses)
@@ -89,9 +93,14 @@ class RayLauncher(RemoteLauncher):
             "max_restarts": 0,
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD",
-            "runtime_env": self._cluster.runtime_env,
+            "runtime_env": self._runtime_env,
         }
-        return self._ray.remote(kind).options(**options).remote()
+        try:
+            return self._ray.remote(kind).options(**options).remote()
+        except ValueError as problem:
+            raise ConfigurationError(
+                f"Ray refuses the runtime_env: {problem}; give it to your own ray.init, or let paceline connect"
+            ) from None
 
 
 def _content_of(functions: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -98,6 +98,7 @@ class Elsewhere(Protocol):
         statistics: bool,
         first: int,
         hand_over: Callable[[], None],
+        has_ended: Callable[[], bool],
         resumed: tuple[Tensor, dict[str, Any], list[Any]] | None,
     ) -> Holding:
         """The group begins with the parameters of the `first` seat, which `hand_over` tells to give them, or goes on

@@ -11,10 +11,10 @@ class OwnPauses:
     def __init__(self, usual: float, forgive: Callable[[float], None]) -> None:
         """`usual`: seconds between two looks at the most; `forgive`: called with the seconds of a pause."""
         self._usual, self._forgive = usual, forgive
-        self._looked_at = 0.0
+        self._looked_at: float | None = None
 
     def look(self, now: float) -> None:
-        pause = now - self._looked_at - self._usual
-        self._looked_at = now
+        before, self._looked_at = self._looked_at, now
+        pause = 0.0 if before is None else now - before - self._usual
         if pause > LONG:
             self._forgive(pause)

@@ -229,6 +229,7 @@ class ProcessPort:
                     statistics=self._statistics,
                     first=seat,
                     hand_over=lambda: self._tell(seat, sent.HandOver()),
+                    has_ended=lambda: self.processes[seat].process.exitcode is not None,
                     resumed=resumed,
                 )
             store = ParameterStore(layout, first.parameters, spec, self._updates)

@@ -91,10 +91,9 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Most as in Lifecycle. `budget`: seconds until the run is to end. `resumed`: what it goes on from."""
-        first = range(workers) if resumed is None else ()
         self.lifecycle = Lifecycle(
             coordinator,
-            first,
+            range(workers) if resumed is None else (),
             least=least,
             most=most,
             epochs=epochs,
@@ -125,9 +124,7 @@ class Server:
         self.ended_at: float | None = None
         self.evaluation_problem = ""  # why the last state could not be evaluated
         self._driver = Driver(self.lifecycle, self.port, observers)
-        self._control = control
-        self._budget = budget
-        self._clock = clock
+        self._control, self._budget, self._clock = control, budget, clock
         self._began: float | None = None
         # Of a run that is resumed; its start does not count.
         self._before = 0.0 if resumed is None else resumed.facts.seconds
@@ -169,28 +166,31 @@ class Server:
             self._turn(self._patience())
             self._look_at_the_clock()
         self._hear_last_words()
+        self._finish_updates()
         if self.stop_wanted:
             self._dismiss_all()
-        if self.port.aggregation is not None:
-            complain_of_unused_batches(self._unused, trained=self.port.store.version > 0)
         self.ended_at = self.now
         if self.port.aggregation is not None:
+            complain_of_unused_batches(self._unused, trained=self.port.store.version > 0)
             self._gauge.measure(self.port.store, self.lifecycle, self.ended_at)
             self._evaluate_the_last(self.ended_at)
 
     def _hear_last_words(self) -> None:
         """Somebody ends the run: let everybody push once more, and tell what only it knows, so that the run can go on
-        from there another time. An interruption ends that, and so does a while, or a process that ends: they may all
-        have been told to, and nobody shall go on from a group without members."""
+        another time. An interruption ends that, and so does a while, or a process that ends: all may be told to."""
         interrupted = self.loop.interrupted
-        ends_early = interrupted or self.stop_wanted
-        if not ends_early or self._checkpoints is None or self.port.aggregation is None:
+        if not (interrupted or self.stop_wanted) or self._checkpoints is None or self.port.aggregation is None:
             return
         self.loop.interrupted, self._hears_last_words = False, True
         self._checkpoints.ask_for_last_words(self.now)
         while not (self.loop.interrupted or self.lifecycle.over or self._checkpoints.has_last_words(self.now)):
             self._turn(TICK)
+        self._finish_updates()
         self.loop.interrupted = interrupted or (self.loop.interrupted and not self._somebody_ended)
+
+    def _finish_updates(self) -> None:
+        while self._driver.busy and not self.loop.interrupted:
+            self._turn(TICK)
 
     def _dismiss_all(self) -> None:
         """The last state is evaluated yet, and nobody shall change it meanwhile."""
@@ -205,7 +205,7 @@ class Server:
 
     def _look_at_the_clock(self) -> None:
         now = self.now
-        self._own_pauses.look(now)
+        self._own_pauses.look(self._clock())  # also before the group begins
         wake = self.port.wake_time
         if wake is not None and now >= wake:
             self.port.wake_time = None
@@ -223,7 +223,7 @@ class Server:
         else:
             self._evaluations.ask_if_due(self.port.store, self.port.replicas, now)
             self._gauge.measure_if_due(self.port.store, self.lifecycle, now)
-            if self._checkpoints is not None:
+            if self._checkpoints is not None and not self._driver.busy:
                 self._checkpoints.look(now)
 
     def _forgive(self, pause: float) -> None:
@@ -281,7 +281,7 @@ class Server:
         """Write how the run ended as a checkpoint, and wait until it is written. A run that failed leaves the one that
         it had: of what went wrong nobody wants to go on."""
         if self._checkpoints is not None:
-            self._checkpoints.close(self.ended_at)
+            self._checkpoints.close(None if self._driver.busy else self.ended_at)
 
     def close(self) -> None:
         """Let go of all shared memory: of the model there is nothing to ask for any more."""
@@ -384,14 +384,13 @@ class Server:
                 worker = self.lifecycle.seats[seat].worker
                 self._gauge.tell_failure(died(worker, self.now, process.process.cause, exit_code, process.last_words))
             self._deliver(ProcessDied(seat, process.process.cause))
-        self.port.close_process(seat)
+        self.loop.forget(process.ended)
+        self._driver.when_idle(lambda: self.port.close_process(seat))
 
     def _deliver(self, event: GroupEvent) -> None:
         self._driver.deliver(event, self.now)
         if self._began is None and self.lifecycle.begun:
             self._began = self._clock() - self._before
-
-    # -- what somebody outside says --
 
     def _receive_control(self) -> None:
         assert self._control is not None

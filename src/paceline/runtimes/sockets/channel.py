@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import select
 import socket
 import struct
 import threading
@@ -27,10 +26,12 @@ import msgspec
 import torch
 from torch import Tensor
 
+from paceline.core.errors import ConfigurationError
 from paceline.runtimes.serving.channel import Channel, ClosedError, In, Out
 from paceline.runtimes.serving.memory import create, map_segment, path_of
 from paceline.runtimes.serving.messages import Enter, Go, Leased, Push, Restart, StateReady
 from paceline.runtimes.sockets.gradient_codec import GradientCodec
+from paceline.runtimes.sockets.waiting import ready
 from paceline.training.compression import Compression, PayloadError
 from paceline.training.layout import Segment
 
@@ -134,6 +135,10 @@ class SocketChannel(Channel[In, Out]):
         return [view for part, view in self._places.items() if part & parts and len(view)] if parts else []
 
     def _queue(self, message: bytes, parts: int, tensors: Sequence[memoryview]) -> None:
+        if len(message) > LONGEST:
+            raise ConfigurationError(
+                f"a message of {len(message) >> 20:,} MiB is too long: what worker.keep keeps is to be small"
+            )
         header = HEADER.pack(parts, len(message), sum(map(len, tensors)))
         self._out.append(memoryview(header + message))
         self._out.extend(tensors)
@@ -146,7 +151,7 @@ class SocketChannel(Channel[In, Out]):
         with self._lock:
             self._flush_as_far_as_possible()
             while self._patient and self._out and self.connected:
-                select.select([], [self.writing], [])
+                ready((), [self.writing])
                 self._flush_as_far_as_possible()
 
     def _flush_as_far_as_possible(self) -> None:
@@ -341,7 +346,7 @@ class SegmentChannel(SocketChannel[In, Out]):
             segment = map_segment(self._descriptor, self._message.layout)
             self.use(places_in(segment))
             self._others_are_new = True
-            if self._compression is not None:
+            if self._compression is not None and not self._shared:
                 self.encode_gradients(GradientCodec(self._compression, segment.gradient))
         return super()._places_for(parts, size)
 

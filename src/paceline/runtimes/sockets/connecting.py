@@ -13,8 +13,10 @@ import msgspec
 
 from paceline.runtimes.sockets.handshake import CODE, Caller, CallerSide, RefusedError
 
-PATIENCE = 10.0  # seconds until a server that does not answer is given up
-SILENT_FOR = 10_000  # milliseconds after which the kernel calls a connection broken whose bytes nobody acknowledges
+PATIENCE = 60.0  # seconds until a server that does not answer is given up: it may be busy
+# Seconds after which the kernel calls a connection broken whose bytes nobody takes. That a worker takes none says that
+# its host is gone; a server may stand still for a while, in a callback of the user's or stopped by hand.
+SILENT_WORKER, SILENT_SERVER = 10, 300
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ def connect(address: Address, caller: Caller, secret: bytes, *, shares: int = -1
         _shake_hands(connection, CallerSide(secret, caller, secrets.token_bytes(CODE)), shares)
         connection.settimeout(None)
         if not shared:
-            tune(connection)
+            tune(connection, SILENT_SERVER)
     except BaseException:
         connection.close()
         raise
@@ -80,11 +82,11 @@ def _shake_hands(connection: socket.socket, side: CallerSide, shares: int) -> No
             connection.sendall(answer)
 
 
-def tune(connection: socket.socket) -> None:
+def tune(connection: socket.socket, silent_for: int) -> None:
     """No waiting for more to send, and no waiting for ever for a host that is gone."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_FOR)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1_000 * silent_for)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.serving.loop import Loop
-from paceline.runtimes.sockets.connecting import Address, this_machine, tune
+from paceline.runtimes.sockets.connecting import SILENT_WORKER, Address, this_machine, tune
 from paceline.runtimes.sockets.handshake import CODE, Caller, HostSide, RefusedError
 
 PATIENCE = 5.0  # seconds that a caller has for the handshake
@@ -29,6 +29,11 @@ class Visitor(NamedTuple):
     caller: Caller
     connection: socket.socket
     memory: int  # the descriptor of what it shares; -1: nothing
+
+    def close(self) -> None:
+        self.connection.close()
+        if self.memory >= 0:
+            os.close(self.memory)
 
 
 class _Stranger:
@@ -57,8 +62,8 @@ class Listener:
         self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         name = f"paceline-{secrets.token_hex(16)}"
         self._unix.bind("\0" + name)
+        self._unix.listen(MOST)
         for door in (self._tcp, self._unix):
-            door.listen(MOST)
             door.setblocking(False)
         self.address = Address(host, self._tcp.getsockname()[1], name, this_machine())
 
@@ -104,7 +109,7 @@ class Listener:
             self._forget(stranger)
             assert stranger.side.caller is not None
             if stranger.connection.family == socket.AF_INET:
-                tune(stranger.connection)
+                tune(stranger.connection, SILENT_WORKER)
             self._let_in(Visitor(stranger.side.caller, stranger.connection, stranger.memory))
 
     def _take_word(self, stranger: _Stranger) -> None:
@@ -144,6 +149,7 @@ def _bound(host: str, ports: range | None) -> socket.socket:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             door.bind((host, port))
+            door.listen(MOST)  # of two that have bound the same port only one may
             return door
         except OSError as found:
             door.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 import socket
 import threading
 import time
@@ -20,8 +19,10 @@ from typing import Any
 
 import msgspec
 
+from paceline.core.errors import ConfigurationError
 from paceline.lifecycle.messages import DepartureRequested, GroupEvent, RoomOffered
 from paceline.runtimes.local.launcher import GRACE, Launcher
+from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.duties import Assignment
 from paceline.runtimes.serving.holding import Elsewhere
 from paceline.runtimes.serving.launching import Started
@@ -31,13 +32,14 @@ from paceline.runtimes.serving.messages import ToServer
 from paceline.runtimes.sockets.channel import SegmentChannel, SocketChannel
 from paceline.runtimes.sockets.connecting import Address, connect
 from paceline.runtimes.sockets.gradient_codec import NONE, compression_of
-from paceline.runtimes.sockets.handshake import Caller
+from paceline.runtimes.sockets.handshake import Caller, RefusedError
 from paceline.runtimes.sockets.link import WORKER, SocketLink
 from paceline.runtimes.sockets.listener import Listener, Visitor
 from paceline.runtimes.sockets.shard import SERVER
 from paceline.runtimes.sockets.shard_messages import PARCELS, FromShard
 from paceline.runtimes.sockets.sharded_link import linked
 from paceline.runtimes.sockets.shards import ShardChannel, Shards
+from paceline.runtimes.sockets.waiting import ready
 from paceline.training.worker import Worker
 
 CONNECTION_BROKE = "its connection broke"
@@ -100,7 +102,7 @@ class RemoteProcess(ABC):
 
     def wait(self, seconds: float) -> None:
         if self.exitcode is None:
-            select.select([self.ended], [], [], seconds)
+            ready([self.ended], seconds=seconds)
 
     def close(self) -> None:
         self.end("the run is over", 0)
@@ -120,7 +122,7 @@ class RemoteLauncher(ABC):
     ) -> None:
         """`elastic`: the group takes what room there is, within its limits."""
         self.grace = GRACE
-        self.elsewhere: Elsewhere | None = None
+        self._shard_group: Shards | None = None
         self.secret = secrets.token_bytes(SECRET)
         self._train, self._assignment, self._elastic = train, assignment, elastic
         self._beside = None if evaluate is None else Launcher(train, evaluate, assignment)
@@ -176,6 +178,10 @@ class RemoteLauncher(ABC):
             self._beside.attach(loop, connected)
 
     @property
+    def elsewhere(self) -> Elsewhere | None:
+        return self._shard_group
+
+    @property
     def is_ready(self) -> bool:
         return True
 
@@ -218,6 +224,8 @@ class RemoteLauncher(ABC):
 
     def look(self, now: float) -> Iterable[GroupEvent]:
         self._listener.look()
+        if self._shard_group is not None:
+            self._shard_group.look()
         frozen_since = time.monotonic() - self._net.silence
         for index, started in list(self._started.items()):
             channel, process = _channel_of(started), _process_of(started)
@@ -233,6 +241,8 @@ class RemoteLauncher(ABC):
         """The server itself stood still for so long: that nothing was heard meanwhile is nobody's fault."""
         for started in self._started.values():
             _channel_of(started).heard_at += seconds
+        if self._shard_group is not None:
+            self._shard_group.pause(seconds)
 
     def close(self, started: Started) -> int | None:
         if self._started.get(started.index) is not started:
@@ -258,28 +268,33 @@ class RemoteLauncher(ABC):
     def _let_in(self, visitor: Visitor) -> None:
         shared = visitor.connection.family == socket.AF_UNIX
         if not self._wanted(visitor.caller) or shared != (visitor.memory >= 0):
-            visitor.connection.close()  # given up since it said hello
-            if visitor.memory >= 0:
-                os.close(visitor.memory)
+            visitor.close()  # given up since it said hello
             return
         self._expected.discard(visitor.caller.number)
         started = self._started[visitor.caller.number]
         if shared:
             os.dup2(visitor.memory, started.descriptor, inheritable=False)
             os.close(visitor.memory)
-        _channel_of(started).connect(visitor.connection, shared=shared)
+        with contextlib.suppress(ClosedError):  # it is gone again, which is seen elsewhere
+            _channel_of(started).connect(visitor.connection, shared=shared)
         self._connected(started)
 
     def _connect_shards(self, addresses: Sequence[Address]) -> None:
         channels = []
         for number, address in enumerate(addresses):
             channel: ShardChannel = SocketChannel(FromShard, patient=False, parcels=PARCELS)
-            channel.connect(connect(address, Caller(SERVER, number), self.secret), shared=False)
+            try:
+                connection = connect(address, Caller(SERVER, number), self.secret)
+            except (OSError, RefusedError) as problem:
+                raise ConfigurationError(
+                    f"shard {number} cannot be reached at {address}: {problem}; its node must let this one in"
+                ) from None
+            channel.connect(connection, shared=False)
             self._stack.callback(channel.close)
             channels.append(channel)
         self._shards = tuple(addresses)
         if channels:
-            self.elsewhere = Shards(channels)
+            self._shard_group = Shards(channels)
 
 
 def _process_of(started: Started) -> RemoteProcess:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ from paceline.training.parameters import ParameterStore
 from paceline.training.sharding import Part, parts_of
 
 SERVER, WORKER = b"d", b"w"
-TICK = 1.0  # seconds between two looks at strangers
+TICK = 1.0  # seconds between two looks at strangers, and between two signs of life
 PARTS: Mapping[type, int] = {said.Model: PARAMETERS, said.Here: GRADIENT, said.Parameters: PARAMETERS}
 
 
@@ -75,6 +76,8 @@ class Shard:
         self._begin: said.Begin | None = None
         self._part: Part | None = None
         self._aggregation: Aggregation | None = None
+        self._forgotten: set[int] = set()  # seats: one that was given up is never let in again
+        self._showed_life = 0.0  # by time.monotonic
         self._over = False
 
     def serve(self) -> None:
@@ -85,6 +88,7 @@ class Shard:
             while not self._over:
                 self._loop.turn(TICK)
                 self._listener.look()
+                self._show_life()
         except PacelineError as problem:
             self._tell(said.Problem(str(problem), wrong_input=True))
         except Exception:  # whatever a user's optimizer or schedule raises
@@ -100,16 +104,22 @@ class Shard:
         self._listener.close()
         self._loop.close()
 
+    def _show_life(self) -> None:
+        now = time.monotonic()
+        if now >= self._showed_life + TICK:
+            self._showed_life = now
+            self._tell(said.Alive())
+
     # -- who comes --
 
     def _wanted(self, caller: Caller) -> bool:
         if caller.role == SERVER:
             return self._server is None
-        return caller.role == WORKER and caller.number not in self._workers
+        return caller.role == WORKER and caller.number not in (self._workers.keys() | self._forgotten)
 
     def _let_in(self, visitor: Visitor) -> None:
         if not self._wanted(visitor.caller):
-            visitor.connection.close()
+            visitor.close()
         elif visitor.caller.role == SERVER:
             server = self._server = SocketChannel(said.ToShard, patient=False, parcels=said.PARCELS)
             server.connect(visitor.connection, shared=False)
@@ -147,7 +157,8 @@ class Shard:
         try:
             messages = worker.channel.received()
         except ClosedError:
-            self._loop.forget(worker.channel)  # the server will see it, too, and say what follows
+            self._loop.forget_channel(worker.channel)  # the server will see it, too, and say what follows
+            worker.channel.close()  # also of one that broke the rules: it shall not wait for an answer
             return
         for message in messages:
             match message:
@@ -228,6 +239,7 @@ class Shard:
             os.close(parcel)
 
     def _forget(self, seat: int) -> None:
+        self._forgotten.add(seat)
         worker = self._workers.pop(seat, None)
         if worker is not None:
             self._loop.forget_channel(worker.channel)

@@ -119,6 +119,10 @@ class Shown(msgspec.Struct, frozen=True, tag=True):
     version: int
 
 
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """A sign of life."""
+
+
 class Problem(msgspec.Struct, frozen=True, tag=True):
     """It cannot go on."""
 
@@ -126,7 +130,7 @@ class Problem(msgspec.Struct, frozen=True, tag=True):
     wrong_input: bool = False
 
 
-FromShard: TypeAlias = Connected | Begun | Have | Made | Shown | Problem
+FromShard: TypeAlias = Connected | Begun | Have | Made | Shown | Alive | Problem
 
 
 # -- between a worker and a shard --

@@ -7,7 +7,6 @@ the same host it sees the segment, and only words are exchanged.
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +22,7 @@ from paceline.runtimes.sockets.connecting import Address, connect, is_shared
 from paceline.runtimes.sockets.gradient_codec import NONE, compression_of
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.link import WORKER, SocketLink
+from paceline.runtimes.sockets.waiting import ready
 from paceline.training.compression import Compression
 from paceline.training.layout import Layout, Segment
 from paceline.training.optimizers import OptimizerSpec
@@ -89,7 +89,7 @@ class ShardedLink(SocketLink):
             for shard in told:
                 shard.send(message)
             while waiting := {shard.writing: shard for shard in told if shard.has_unsent}:
-                for descriptor in select.select([], list(waiting), [])[1]:
+                for descriptor in ready((), waiting)[1]:
                     waiting[descriptor].flush()
         except ClosedError:
             raise Stopped from None
@@ -98,7 +98,7 @@ class ShardedLink(SocketLink):
         missing = {shard.fileno(): shard for shard in self._shards}
         versions = set()
         while missing:
-            for descriptor in select.select([*missing], [], [])[0]:
+            for descriptor in ready(missing)[0]:
                 shard = missing[descriptor]
                 try:
                     messages = shard.received()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -26,6 +26,7 @@ from paceline.runtimes.serving.memory import pack, path_of, pickled, unpack_from
 from paceline.runtimes.serving.messages import Enter, Push, ToServer
 from paceline.runtimes.sockets import shard_messages as said
 from paceline.runtimes.sockets.channel import SocketChannel
+from paceline.runtimes.sockets.waiting import ready
 from paceline.training.choices import UpdateOptions
 from paceline.training.layout import Layout, Segment, typed
 from paceline.training.optimizers import OptimizerSpec
@@ -35,7 +36,7 @@ from paceline.training.schedule import Figure
 from paceline.training.sharded_state import merged_pending, merged_state, split_pending, split_state
 from paceline.training.sharding import Part, merged_statistics, parts_of
 
-PATIENCE = 60.0  # seconds for a shard to answer
+SILENCE = 30.0  # seconds without a sign of life after which a shard is given up: a large update takes a while
 
 ShardChannel = SocketChannel[said.FromShard, said.ToShard]
 
@@ -118,6 +119,8 @@ class Shards:
             case said.Problem(problem, wrong_input):
                 self.is_lost = True
                 raise ConfigurationError(problem) if wrong_input else PacelineError(f"shard {number}: {problem}")
+            case said.Alive():
+                pass
             case said.Begun() | said.Shown():
                 raise AssertionError(f"nobody asked for {message}")
 
@@ -152,6 +155,7 @@ class Shards:
         statistics: bool,
         first: int,
         hand_over: Callable[[], None],
+        has_ended: Callable[[], bool],
         resumed: tuple[Tensor, dict[str, Any], list[Any]] | None,
     ) -> ShardedAggregation:
         """The group begins: with the parameters of this seat, or with those of a checkpoint."""
@@ -162,7 +166,7 @@ class Shards:
         parts = parts_of(layout, spec, len(self.channels))
         self._used = len(parts)
         store = ShardedStore(self, layout, spec, parts, options)
-        optimizer, source = pickled(store.spec), first if resumed is None else -1
+        optimizer, source = pickled(store.spec, imports_main=False), first if resumed is None else -1
         for number in range(len(parts)):
             begin = said.Begin(layout, optimizer, options, number, len(self.channels), statistics, source)
             self.tell_one(number, begin)
@@ -170,7 +174,7 @@ class Shards:
             hand_over()
         else:
             _restore(self, store, resumed)
-        store.rule = self.ask(said.Begun)[0].rule
+        store.rule = self.ask(said.Begun, has_ended if resumed is None else None)[0].rule
         return ShardedAggregation(self, store, statistics=statistics)
 
     def forget(self, seat: int) -> None:
@@ -179,18 +183,18 @@ class Shards:
         self._postponed.pop(seat, None)
         self.tell(said.Forget(seat))
 
-    def ask(self, kind: type[Any]) -> list[Any]:
-        """Wait for one answer of this kind from every shard; whatever else they say is taken in the loop's next turn,
-        also if nobody says anything more."""
+    def ask(self, kind: type[Any], has_ended: Callable[[], bool] | None = None) -> list[Any]:
+        """Wait for one answer of this kind from every shard, as long as they live; whatever else they say is taken in
+        the loop's next turn, also if nobody says anything more. `has_ended`: whether the one they wait for has."""
         found: dict[int, Any] = {}
         while len(found) < self.used:
             missing = {self.channels[number].fileno(): number for number in range(self.used) if number not in found}
-            unsent = [channel.writing for channel in self.channels if channel.has_unsent]
-            readable, writable, _ = select.select(list(missing), unsent, [], PATIENCE)
-            if not readable and not writable:
-                raise self._lost(min(missing.values()), f"it did not answer within {PATIENCE:g} seconds")
-            for channel in self.channels if writable else ():
-                channel.flush()
+            unsent = {channel.writing: number for number, channel in enumerate(self.channels) if channel.has_unsent}
+            readable, writable = ready(missing, unsent, 1.0)
+            if has_ended is not None and has_ended():
+                raise PacelineError("the first worker ended while its model was taken over: begin again")
+            for number in [unsent[descriptor] for descriptor in writable]:
+                self._flush(number)
             for number in [missing[descriptor] for descriptor in readable]:
                 for message in self._read(number):
                     if isinstance(message, kind):
@@ -199,9 +203,30 @@ class Shards:
                         self._take(number, message)
                     else:
                         self._heard.append((number, message))
+            self._look_at(missing.values())
         if self._heard and self._loop is not None:
             self._loop.soon(self._take_what_was_heard)
         return [found[number] for number in range(self.used)]
+
+    def _flush(self, number: int) -> None:
+        try:
+            self.channels[number].flush()
+        except ClosedError:
+            raise self._lost(number) from None
+
+    def look(self) -> None:
+        """A process that stands still keeps its connection, and nothing comes any more."""
+        self._look_at(range(self.used))
+
+    def _look_at(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if self.channels[number].heard_at < time.monotonic() - SILENCE:
+                raise self._lost(number, f"no sign of life for {SILENCE:g} seconds")
+
+    def pause(self, seconds: float) -> None:
+        """Nothing could be heard for so long."""
+        for channel in self.channels:
+            channel.heard_at += seconds
 
     def _lost(self, number: int, why: str = "its connection broke") -> ShardLostError:
         self.is_lost = True
