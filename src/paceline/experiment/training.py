@@ -192,7 +192,8 @@ def launch(
         if files is not None and checkpoint is not None:
             _catch_up(files.directory, metrics, collector)
         watching = [*observers, *_views(live, observers, str(chosen), stack)]
-        launcher = launcher_for(cluster, train, evaluate, assignment, elastic=group.most is not None)
+        name = name_of(train) if run_dir is None else Path(run_dir).resolve().name
+        launcher = launcher_for(cluster, train, evaluate, assignment, elastic=group.most is not None, name=name)
         stack.enter_context(launcher)
         server = Server(
             launcher,

@@ -96,3 +96,58 @@ def _decompressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
             piece = member.unused_data
             if member.eof:
                 member = zlib.decompressobj(GZIP)
+
+
+class GrowingLines:
+    """The whole lines of a file that somebody may be appending to, from near its end on."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        """`most`: so many bytes of lines, at most, of what is there when it is first read."""
+        self._path, self._most = path, most
+        self._read = 0  # bytes of the file
+        self._rest = b""  # of a line whose end has not come yet
+        self._member = zlib.decompressobj(GZIP) if path.suffix == COMPRESSED else None
+        self._began = False
+        self.from_the_start = True
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the file is shorter than what was read of it: a run that is resumed begins before its end."""
+        try:
+            return self._path.stat().st_size < self._read
+        except FileNotFoundError:
+            return self._read > 0
+
+    def new(self) -> list[bytes]:
+        """The lines that came since the last time."""
+        with self._path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not self._began and self._member is None and size > self._most:
+                self._read = size - self._most
+            file.seek(self._read)
+            pieces = iter(lambda: file.read(AT_ONCE), b"")
+            content = self._rest + (b"".join(pieces) if self._member is None else self._decompressed(pieces))
+            skipped = not self._began and (self._read > 0 or len(content) > self._most)
+            self._read = file.tell()
+        if skipped:
+            content = content[-self._most :].partition(b"\n")[2]
+            self.from_the_start = False
+        self._began = True
+        *lines, self._rest = content.split(b"\n")
+        return lines
+
+    def _decompressed(self, pieces: Iterator[bytes]) -> bytes:
+        """Of what there is at first, no more is held than what is wanted of its end."""
+        found = bytearray()
+        for piece in pieces:
+            while piece and self._member is not None:
+                try:
+                    found += self._member.decompress(piece)
+                except zlib.error:  # the torn end of a writer that was killed
+                    return bytes(found)
+                piece = self._member.unused_data
+                if self._member.eof:
+                    self._member = zlib.decompressobj(GZIP)
+            if not self._began and len(found) > 4 * self._most:
+                del found[: -2 * self._most]
+        return bytes(found)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.ray_cluster.actor import ShardActor, WorkerActor
 from paceline.runtimes.ray_cluster.connection import connected, own_address
+from paceline.runtimes.ray_cluster.found import SERVER, WORKER, actor_name
 from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.ray_cluster.watcher import ActorProcess, Watcher
 from paceline.runtimes.serving.duties import Assignment
@@ -32,9 +35,13 @@ class RayLauncher(RemoteLauncher):
         assignment: Callable[[int], Assignment],
         *,
         elastic: bool = False,
+        name: str = "run",
     ) -> None:
+        """`name`: what the run is called on the cluster."""
         super().__init__(train, evaluate, assignment, elastic=elastic)
         self._cluster = cluster
+        self._name, self._token = name, secrets.token_hex(4)
+        self._starts = itertools.count(1)
 
     def _open(self, stack: ExitStack) -> Net:
         cluster = self._cluster
@@ -47,7 +54,7 @@ class RayLauncher(RemoteLauncher):
         )
 
     def _place(self, errand: Errand) -> ActorProcess:
-        actor = self._actor(WorkerActor, self._cluster.resources_per_worker)
+        actor = self._actor(WorkerActor, self._cluster.resources_per_worker, WORKER, errand.assignment.index)
         process = ActorProcess(self._ray, actor)
         self._watcher.watch(process, actor.node.remote(), actor.run.remote(errand, self._parcel))
         return process
@@ -57,7 +64,9 @@ class RayLauncher(RemoteLauncher):
         count, ports = self._cluster.servers, self._cluster.port_range()
         if count == 1:
             return ()
-        actors = [self._actor(ShardActor, self._cluster.resources_per_server) for _ in range(count)]
+        actors = [
+            self._actor(ShardActor, self._cluster.resources_per_server, SERVER, number) for number in range(count)
+        ]
         for actor in actors:
             stack.callback(undone, lambda actor=actor: self._ray.kill(actor, no_restart=True))  # type: ignore[misc]
         given = None if ports is None else (ports.start, ports.stop)
@@ -74,10 +83,11 @@ class RayLauncher(RemoteLauncher):
             actor.serve.remote()
         return list(addresses)
 
-    def _actor(self, kind: type, resources: Mapping[str, float]) -> Any:
+    def _actor(self, kind: type, resources: Mapping[str, float], role: str, number: int) -> Any:
         """One way for all deaths, ours: Ray restarts nothing, and calls nothing twice."""
         wanted = dict(resources)
         options = {
+            "name": actor_name(self._name, self._token, role, number, next(self._starts)),
             "num_cpus": wanted.pop("CPU", 0),
             "num_gpus": wanted.pop("GPU", 0),
             "memory": wanted.pop("memory", None),
