@@ -38,7 +38,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
             self.samples_per_second,
             self.waiting_share,
             self.state == WAITS,
-            self.reason,
+            self.reason.removeprefix(f"worker {self.worker} "),
             self.staleness,
             self.reason if self.state in (SILENT, LEFT) else "",
         )

@@ -269,9 +269,9 @@ def worker_table(members: Sequence[WorkerNow], bar: int = BAR, *, wrap: bool = F
     with_staleness = any(member.staleness is not None for member in members)
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
     for heading in ("worker", "pushes", "samples/s", "waited", *(["stale"] if with_staleness else [])):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    table.add_column("", overflow="fold" if wrap else "ellipsis", no_wrap=not wrap, ratio=1)
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("", ratio=1)  # the one that gives way where there is little room
     for member in members:
         waited = round(min(1.0, member.waiting_share) * bar)
         drawn = Text.assemble((COMPUTING * (bar - waited), STYLES[COMPUTING]), (WAITING * waited, STYLES[WAITING]))
@@ -279,7 +279,9 @@ def worker_table(members: Sequence[WorkerNow], bar: int = BAR, *, wrap: bool = F
         cells.append(percent(member.waiting_share))
         if with_staleness:
             cells.append("-" if member.staleness is None else f"{member.staleness:.1f}")
-        table.add_row(*cells, drawn, _doing(member))
+        doing = _doing(member)
+        doing.no_wrap, doing.overflow = not wrap, "fold" if wrap else "ellipsis"
+        table.add_row(*cells, drawn, doing)
     return table
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -41,7 +42,7 @@ def status_view(status: RunStatus, width: int, *, wrap: bool = True) -> Renderab
         parts.append(Text(run_line(status)))
     if status.workers:
         shown = [worker.as_row() for worker in status.workers[:MOST_ROWS]]
-        parts.append(worker_table(shown, 24 if width >= WIDE else 10, wrap=wrap))
+        parts.append(worker_table(shown, 16 if width >= WIDE else 10, wrap=wrap))
         parts.append(Text(_over(status), style="dim"))
     parts += [Text(line, style=style) for line, style in _remarks(status)]
     return Group(*parts)
@@ -51,10 +52,9 @@ def run_line(status: RunStatus) -> str:
     """How far it is."""
     if status.measurement is None:
         return f"{duration(status.seconds)}, {status.samples:,} samples, {status.updates:,} updates"
-    now = status.measurement
-    line = progress_line(now, {})
     if status.state in GOING_ON:
-        return line
+        now = msgspec.structs.replace(status.measurement, seconds=status.seconds, samples=status.samples)
+        return progress_line(now, {})
     rate = status.samples / status.seconds if status.seconds else 0.0
     return f"{duration(status.seconds)}, {status.samples:,} samples, {rate:,.0f} samples/s, {status.updates:,} updates"
 
@@ -115,7 +115,8 @@ def _progress(status: RunStatus) -> Iterator[str]:
     elif left:
         yield left
     if status.state == KILLED:
-        yield "its process ended without a word; `paceline train --resume`, or run --resume, goes on with it"
+        goes_on = "there is no checkpoint to go on from" if status.checkpoint is None else "--resume goes on with it"
+        yield f"its process ended without a word; {goes_on}"
     elif status.state == STOPPED and not status.seconds:
         yield "it ended before any worker had begun"
 
