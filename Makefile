@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo simulate test check format lock benchmark clean
+.PHONY: help setup demo simulate test test-cluster check format lock benchmark clean
 
 help:            ## list the commands
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: *([a-z. /]*)##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: *([a-z. /]*)##/\t/' | expand -t 14
 
 setup: .venv/.project  ## make .venv as requirements.lock says; does nothing when it is up to date
 
@@ -28,7 +28,10 @@ simulate: setup  ## compare all policies on four unequal workers in virtual time
 # Tracing for coverage triples the time of the slow tests, and the others cover every branch without them.
 test: setup      ## run the tests
 	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
-	$(BIN)/python -m pytest -m slow --dist worksteal
+	$(BIN)/python -m pytest -m "slow and not ray" --dist worksteal
+
+test-cluster: setup  ## run the tests with real Ray clusters (some minutes)
+	$(BIN)/python -m pytest -m ray -n 0
 
 check: setup     ## all that CI runs: ruff, mypy, layers, tests
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from paceline import launch
-from paceline.experiment import launchers, training
+from paceline.experiment import launchers
 from paceline.runtimes.local import process
 from paceline.runtimes.local.launcher import Launcher
 from paceline.runtimes.local.surroundings import Surroundings

@@ -51,6 +51,8 @@ from paceline.training.replica import Replica
 class Ends:
     """A launcher whose processes are the test itself, at the other ends of the pipes."""
 
+    elsewhere = None
+
     def __init__(self) -> None:
         self.channels: dict[int, Channel[Any, Any]] = {}
         self._descriptors: list[int] = []

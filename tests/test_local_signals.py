@@ -102,13 +102,18 @@ def shared_memory(process: int) -> set[int]:
     return found
 
 
+def shared_files() -> set[str]:
+    """Those in /dev/shm, but not the object stores of a Ray cluster, which may come and go beside this."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("plasma")}
+
+
 class Session:
     """The script in a session of its own, as in a terminal of its own."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory
         self.expected = 1 if arguments else 2  # workers
-        self.files = set(os.listdir("/dev/shm"))
+        self.files = shared_files()
         script = directory / "script.py"
         script.write_text(SCRIPT)
         self.launcher = subprocess.Popen(
@@ -143,7 +148,7 @@ class Session:
         output, errors = self.launcher.communicate(timeout=functions.PATIENCE)
         until(lambda: not members(self.launcher.pid), "processes are left")
         assert not self.memory & set().union(*map(shared_memory, processes()))
-        until(lambda: set(os.listdir("/dev/shm")) <= self.files, "files are left in /dev/shm")
+        until(lambda: shared_files() <= self.files, "files are left in /dev/shm")
         lines = errors.splitlines(keepends=True)
         return output, "".join(line for line in lines if not line.startswith("paceline: starting "))
 

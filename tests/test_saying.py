@@ -77,7 +77,7 @@ def fine(worker: Any) -> None:
         ({"seed": 2**70}, "seed is 1180591620717411303424; it must be"),
         ({"policy": None}, "policy is None; it must be a string, as in 'ssp:staleness=3', or an object"),
         ({"policy": 3}, "policy is 3; it must be"),
-        ({"workers": 1.5}, "workers is 1.5; it must be a number or a range, as in 4, '2..4' or (2, 4)"),
+        ({"workers": 1.5}, r"workers is 1.5; it must be a number or a range, as in 4, '2..4' or \(2, 4\)"),
         ({"workers": True}, "workers is True; it must be"),
         ({"epochs": "x"}, "epochs is 'x'; it must be a whole number"),
         ({"evaluate": 3}, r"evaluate is 3; it must be a function evaluate\(state\)"),

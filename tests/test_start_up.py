@@ -48,6 +48,8 @@ def test_a_slow_start_is_told_in_words() -> None:
         "starting 3 workers: 1 is ready, 1 runs `train` up to worker.optimizer(...), 1 is still to be started"
     )
     assert in_words([importing], "").endswith("it imports what `train` needs")
+    assert in_words([queued, queued, ready], "", "no room").endswith("1 is ready, 2 are still to be started (no room)")
+    assert "no room" not in in_words([importing, ready], "", "no room")
 
 
 def test_a_slow_start_is_told_after_a_while_and_again_when_something_changed() -> None:

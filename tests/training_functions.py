@@ -336,6 +336,18 @@ def count_elastically(worker: Worker, directory: str) -> None:
         push(optimizer, net.count(indices, worker.index, number))
 
 
+def count_on_a_cluster(worker: Worker, directory: str, batch: int = 2) -> None:
+    """Everybody holds at its third batch, and says which process it is, until the test says `go`."""
+    where = Path(directory)
+    net = Counters()
+    optimizer = worker.optimizer(net, Counting, stale="none")
+    for number, (indices,) in enumerate(worker.batches(numbers(), batch_size=batch)):
+        if number == 2:
+            write(where / f"holds-{worker.index}", os.getpid())
+            wait_for(where / "go")
+        push(optimizer, net.count(indices, worker.index, number))
+
+
 def another_model_later(worker: Worker) -> None:
     """Worker 0 dies at its second batch, and who takes its place has another model."""
     net = Counters() if worker.index < 2 else nn.Linear(6, 2)

@@ -82,6 +82,13 @@ class Launcher:
     def imports(self) -> str:
         return name_of_main()
 
+    def has_begun(self, started: Started) -> bool:
+        return started.process.pid is not None
+
+    @property
+    def lacks(self) -> str:
+        return ""
+
     def look(self, now: float) -> Iterable[GroupEvent]:
         return ()
 

@@ -27,7 +27,6 @@ class ShardActor:
     def listen(self, secret: bytes, ports: tuple[int, int] | None, compression: str) -> Address:
         import ray
 
-        torch.set_num_threads(1)
         self._shard = Shard(own_address(ray), secret, None if ports is None else range(*ports), compression)
         return self._shard.address
 

@@ -16,6 +16,7 @@ from paceline.runtimes.ray_cluster.actor import ShardActor, WorkerActor
 from paceline.runtimes.ray_cluster.connection import connected, own_address
 from paceline.runtimes.ray_cluster.found import SERVER, WORKER, actor_name
 from paceline.runtimes.ray_cluster.options import RayCluster
+from paceline.runtimes.ray_cluster.room import what_lacks
 from paceline.runtimes.ray_cluster.watcher import ActorProcess, Watcher
 from paceline.runtimes.serving.duties import Assignment
 from paceline.runtimes.serving.memory import pack
@@ -47,11 +48,15 @@ class RayLauncher(RemoteLauncher):
         cluster = self._cluster
         self._ray = stack.enter_context(connected(cluster))
         self._parcel = self._ray.put(_content_of((self._train, None)))
-        self._watcher = Watcher(self._ray)
+        self._watcher = Watcher(self._ray, cluster.resources_per_worker)
         stack.callback(self._watcher.close)
         return Net(
             own_address(self._ray), cluster.transport, cluster.compression, cluster.port_range(), cluster.silence
         )
+
+    @property
+    def lacks(self) -> str:
+        return self._watcher.lacks
 
     def _place(self, errand: Errand) -> ActorProcess:
         actor = self._actor(WorkerActor, self._cluster.resources_per_worker, WORKER, errand.assignment.index)
@@ -74,10 +79,9 @@ class RayLauncher(RemoteLauncher):
         try:
             addresses = self._ray.get(asked, timeout=PATIENCE)
         except self._ray.exceptions.GetTimeoutError:
-            wanted = self._cluster.resources_per_server or "room"
+            lacks = what_lacks(self._ray, self._cluster.resources_per_server) or "it does not say why"
             raise ConfigurationError(
-                f"Ray did not place {count} servers within {PATIENCE:g} seconds: does the cluster have {wanted} for"
-                " each of them?"
+                f"Ray did not place {count} servers within {PATIENCE:g} seconds ({lacks})"
             ) from None
         for actor in actors:
             actor.serve.remote()

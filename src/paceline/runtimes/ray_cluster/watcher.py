@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.runtimes.ray_cluster.connection import draining_nodes
+from paceline.runtimes.ray_cluster.room import what_lacks
 from paceline.runtimes.sockets.remote import RemoteProcess, undone
 
 PAUSE = 0.2  # seconds between two looks for new actors
@@ -31,8 +33,10 @@ class ActorProcess(RemoteProcess):
 
 
 class Watcher:
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def __init__(self, ray: Any, wanted: Mapping[str, float]) -> None:
+        """`wanted`: what Ray sets aside for each worker."""
+        self.lacks = ""  # why workers are not placed, in words
+        self._ray, self._wanted = ray, wanted
         self._lock = threading.Lock()
         self._runs: dict[Any, ActorProcess] = {}  # by what Ray will answer when it has ended
         self._places: dict[Any, ActorProcess] = {}  # by what Ray will answer when it was placed
@@ -78,7 +82,7 @@ class Watcher:
                 run.end(_cause_of(problem))
             return
         if place is not None:
-            place.node = found
+            place.node, place.placed = found, True
         if run is not None:
             run.end("it came to its end", 0)
 
@@ -90,6 +94,8 @@ class Watcher:
                 self._all = [process for process in self._all if process.exitcode is None]
             for process in self._all:
                 process.leaves = process.leaves or process.node in draining
+            unplaced = any(not process.placed for process in self._all)
+            self.lacks = what_lacks(self._ray, self._wanted) if unplaced else ""
 
 
 def _cause_of(problem: Exception) -> str:

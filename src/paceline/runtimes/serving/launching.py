@@ -77,6 +77,13 @@ class Launches(Protocol):
     def imports(self) -> str:
         """The name of the file that every process imports; empty: there is none."""
 
+    def has_begun(self, started: Started) -> bool:
+        """Whether there is a process yet."""
+
+    @property
+    def lacks(self) -> str:
+        """Why there is none yet for some that were asked for; empty: there will be in a moment."""
+
     def start_worker(self, index: int) -> Started: ...
 
     def start_evaluator(self) -> Started | None: ...

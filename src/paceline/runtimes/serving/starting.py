@@ -23,8 +23,9 @@ class Stage(Enum):
     WAITING = ("waits until torch is imported", "wait until torch is imported")
 
 
-def in_words(stages: Iterable[Stage], main: str) -> str:
-    """`main`: the name of the file that every process imports; empty: there is none."""
+def in_words(stages: Iterable[Stage], main: str, lacks: str = "") -> str:
+    """`main`: the name of the file that every process imports; empty: there is none. `lacks`: why some are still to be
+    started, if that is known."""
     counted = Counter(stages)
     several = len(counted) > 1
     parts = []
@@ -32,7 +33,8 @@ def in_words(stages: Iterable[Stage], main: str) -> str:
         number = counted[stage]
         if number:
             words = stage.value[number > 1].format(main=main or "what `train` needs")
-            parts.append(f"{number if several else 'it' if number == 1 else 'all'} {words}")
+            why = f" ({lacks})" if lacks and stage is Stage.QUEUED else ""
+            parts.append(f"{number if several else 'it' if number == 1 else 'all'} {words}{why}")
     total = sum(counted.values())
     return f"starting {total} worker{'s' * (total != 1)}: {', '.join(parts)}"
 
@@ -65,8 +67,9 @@ class Start:
 
     def news(self, now: float) -> str:
         """How far it is, if that is to be said now."""
+        launcher = self._launcher
         stages = [self._stage(seat) for seat in self._lifecycle.active]
-        return self._announcer.news(now - self._asked_at, in_words(stages, self._launcher.imports))
+        return self._announcer.news(now - self._asked_at, in_words(stages, launcher.imports, launcher.lacks))
 
     def _stage(self, seat: Seat) -> Stage:
         if seat.state is not State.STARTING:
@@ -74,6 +77,6 @@ class Start:
         if seat.index in self.running:
             return Stage.RUNNING
         process = self._processes.get(seat.index)
-        if process is not None and process.process.pid is not None:
+        if process is not None and self._launcher.has_begun(process):
             return Stage.IMPORTING
         return Stage.QUEUED if self._launcher.is_ready else Stage.WAITING

@@ -77,6 +77,7 @@ class RemoteProcess(ABC):
     def __init__(self) -> None:
         self.cause = ""
         self.exitcode: int | None = None
+        self.placed = False  # whether it has a place
         self.leaves = False  # whether its place will be gone soon
         self.ended, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._lock = threading.Lock()
@@ -180,6 +181,13 @@ class RemoteLauncher(ABC):
 
     @property
     def imports(self) -> str:
+        return ""
+
+    def has_begun(self, started: Started) -> bool:
+        return _process_of(started).placed
+
+    @property
+    def lacks(self) -> str:
         return ""
 
     def start_worker(self, index: int) -> Started:

@@ -80,6 +80,7 @@ class Shard:
     def serve(self) -> None:
         """Until the server goes."""
         keep_freed_memory()
+        torch.set_num_threads(1)  # idle threads of one process keep cores from another's
         try:
             while not self._over:
                 self._loop.turn(TICK)
