@@ -14,11 +14,7 @@ from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import UpdateRule
-from paceline.experiment.configuration import CHECKPOINTS as CHECKPOINTS
-from paceline.experiment.configuration import MODEL as MODEL
-from paceline.experiment.configuration import Configuration as Configuration
-from paceline.experiment.configuration import Origin as Origin
-from paceline.experiment.configuration import read_configuration as read_configuration
+from paceline.experiment.configuration import CHECKPOINTS, CONFIGURATION, MODEL, Configuration
 from paceline.experiment.run_lock import lock
 from paceline.recording.lines import COMPRESSED, write_privately
 from paceline.recording.metrics import Summary
@@ -77,7 +73,7 @@ class RunFiles(Observer):
                 undo.pop_all()
         except OSError as problem:
             raise ConfigurationError(f"{self.directory}: cannot be written: {problem.strerror}") from None
-        self._write("config.json", self._configuration)
+        self._write(CONFIGURATION, self._configuration)
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -86,7 +82,7 @@ class RunFiles(Observer):
         os.close(self._lock)
 
     def begun(self, rule: UpdateRule) -> None:
-        self._write("config.json", msgspec.structs.replace(self._configuration, updates=rule))
+        self._write(CONFIGURATION, msgspec.structs.replace(self._configuration, updates=rule))
 
     def finish(self, end: float, result: tuple[dict[str, Tensor], Summary, int] | None) -> None:
         if self._finished:
