@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -12,6 +13,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.runtimes.ray_cluster.options import RayCluster
 
 SUPPORTED = (2, 40)  # the oldest release of Ray
+PATIENCE = 5.0  # seconds for a cluster to answer
 
 
 def imported_ray() -> Any:
@@ -35,6 +37,7 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
         yield ray
         return
     try:
+        _check_that_it_answers(cluster.address)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Ray's own about versions to come
             ray.init(
@@ -53,6 +56,17 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_that_it_answers(address: str) -> None:
+    """Where nothing listens Ray itself would try again for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon or not port.isdecimal():
+        return  # Ray finds it, or says at once why not
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as problem:
+        raise ConnectionError(f"nothing answers there ({problem})") from None
 
 
 def own_address(ray: Any) -> str:
