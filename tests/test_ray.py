@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +21,7 @@ from ray_nodes import Departures, Nodes, beside, process_of
 from test_local import each_counted_once, one_process, same
 
 from paceline import RayCluster, launch
+from paceline.core.errors import ConfigurationError
 from paceline.experiment.callbacks import Callback, Run
 from paceline.recording.ledger import Ledger
 from paceline.recording.progress_log import Measurement
@@ -106,3 +111,39 @@ def test_a_worker_that_is_killed_is_replaced(nodes: Nodes, tmp_path: Path) -> No
     each_counted_once(result, 1)
     assert departures.reasons[1] in ("its connection broke", "its process died")
     nodes.are_left_alone()
+
+
+def status_of(address: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "paceline", "status", "--address", address, "--json"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_run_is_listed_for_as_long_as_it_lives(nodes: Nodes, tmp_path: Path) -> None:
+    outcomes = []
+
+    def act() -> None:
+        for worker in (0, 1):
+            process_of(tmp_path, worker)
+        outcomes.append(status_of(nodes.address))
+
+    with beside(act, tmp_path):
+        launch(
+            partial(functions.count_on_a_cluster, directory=str(tmp_path)),
+            policy="asp",
+            run_dir=tmp_path / "run",
+            cluster=RayCluster(address=nodes.address),
+        )
+    (run,) = json.loads(outcomes[0].stdout)["runs"]
+    assert (run["run"], run["host"]) == (str(tmp_path / "run"), socket.gethostname())
+    assert (run["workers"], run["servers"], run["unplaced"]) == ([0, 1], [], 0)
+    assert sum(run["nodes"].values()) == 2
+    nodes.are_left_alone()
+    assert json.loads(status_of(nodes.address).stdout)["runs"] == []
+
+
+def test_a_cluster_that_is_not_there_is_said_so_at_once() -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match="nothing answers there"):
+            launch(functions.train_adam, cluster=RayCluster(address=address))

@@ -6,6 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +36,8 @@ from paceline.recording.lines import GrowingLines, LinesWriter
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation, Failure, Measurement, MetricsWriter
 from paceline.recording.trace import TraceWriter
-from paceline.runtimes.ray_cluster.found import ActorSeen, actor_name, runs_of
+from paceline.runtimes.ray_cluster import listing
+from paceline.runtimes.ray_cluster.found import ActorSeen, ClusterRuns, RunOnCluster, actor_name, runs_of
 
 RULE = UpdateRule("SGD", "auto", "worker moments")
 
@@ -85,10 +88,10 @@ def write_run(directory: Path, rounds: int = 8, *, end: float | None = None, ove
         trace.observe(record)
     for worker in (0, 1) if over else ():
         trace.observe(Record(float(rounds), WorkerLeft(worker, "no work left")))
-    if end is None:
-        trace._flush()
-    else:
-        trace.close(end)
+    trace.close(0.0 if end is None else end)
+    if end is None:  # it was killed
+        lines = (directory / "trace.jsonl").read_bytes().splitlines(keepends=True)
+        (directory / "trace.jsonl").write_bytes(b"".join(lines[:-1]))
     metrics = MetricsWriter(directory / "metrics.jsonl")
     metrics.measured(Measurement(rounds - 1.0, 20 * (rounds - 1), 1.0, 10, rounds - 1, 2, 0.1, 0.5))
     metrics.evaluated(Evaluation(rounds - 1.0, 20, 1, {"accuracy": 0.75, "loss": float("nan")}))
@@ -145,7 +148,7 @@ def test_a_run_that_goes_on(tmp_path: Path, paceline: Command, request: pytest.F
 def test_how_a_run_ended(end: float | None, over: bool, state: str, tmp_path: Path, paceline: Command) -> None:
     run = write_run(tmp_path / "mine", end=end, over=over)
     found = json.loads(paceline("status", run, "--json", "--watch").out)
-    assert found["state"] == state and found["seconds_left"] is None and found["whole"]
+    assert found["state"] == state and found["seconds_left"] is None and found["since"] == 0
     assert [worker["state"] for worker in found["workers"]] == ["left" if over else "computes"] * 2
     assert state in paceline("status", run).out
 
@@ -171,7 +174,7 @@ def test_only_the_end_of_a_long_trace_is_read(tmp_path: Path, request: pytest.Fi
     run = write_run(tmp_path / "mine", rounds=100)
     hold(run, request)
     whole, part = RunReader(run).look(), RunReader(run, most=2_000).look()
-    assert not part.whole and part.since > 90
+    assert part.since > 90 and whole.since == 70
     assert (part.updates, part.samples, part.samples_asked) == (whole.updates, whole.samples, whole.samples_asked)
     assert [worker.staleness for worker in part.workers] == [0, 0]
     assert [worker.iterations for worker in part.workers] == [100, 100]
@@ -198,17 +201,18 @@ def test_watching_ends_with_the_run(tmp_path: Path, paceline: Command, monkeypat
 
     def sleep(seconds: float) -> None:
         naps.append(seconds)
-        if len(naps) == 3:
+        if len(naps) == 11:
             os.close(descriptor)
 
     monkeypatch.setattr(status.time, "sleep", sleep)
     outcome = paceline("status", run, "--watch", "--json")
     states = [json.loads(line)["state"] for line in outcome.out.splitlines()]
-    assert outcome.code == 0 and states == ["running"] * 3 + ["finished"] and naps == [1.0] * 3
+    assert outcome.code == 0 and states == ["running"] * 11 + ["finished"] and naps == [1.0] * 11
 
     descriptor, naps[:] = lock(run), []
     plain = paceline("status", run, "--watch")
-    assert plain.out.count("samples/s, waited and stale") == 2  # all of it at first, and at the end
+    shown = [line.rpartition(" ")[2] for line in plain.out.splitlines() if line.startswith(str(run))]
+    assert shown == ["running", "running", "finished"]  # at first, after ten seconds, and at the end
 
 
 def test_ctrl_c_ends_watching(
@@ -236,6 +240,7 @@ def test_wrong_input_is_a_sentence(tmp_path: Path, paceline: Command, monkeypatc
     (tmp_path / "foreign").mkdir()
     for arguments, said in (
         (("status", "nowhere"), "no such directory"),
+        (("status", newer / "trace.jsonl"), "is a file"),
         (("status",), "runs: there is no such directory"),
         (("status", "foreign"), "is not a run directory"),
         (("status", "some"), "there are runs below, the newest is some/newer"),
@@ -318,7 +323,7 @@ def test_lines_of_a_file_that_grows(name: str, tmp_path: Path) -> None:
     writer.flush()
     whole, end = GrowingLines(path, 10_000), GrowingLines(path, 25)
     assert len(whole.new()) == 100 and whole.from_the_start
-    assert end.new() == [b"line 98", b"line 99"] and not end.from_the_start
+    assert end.new()[-2:] == [b"line 98", b"line 99"] and not end.from_the_start
     writer.write(b"line 100\nli")
     writer.end_member()
     assert whole.new() == end.new() == [b"line 100"] and not whole.was_cut
@@ -335,11 +340,25 @@ def test_looking_does_not_keep_a_run_from_its_directory(tmp_path: Path, request:
     assert somebody_is_at(tmp_path)
 
 
-def test_actors_of_a_cluster_by_run() -> None:
+def test_actors_of_a_cluster_by_run(paceline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = partial(actor_name, "/data/my runs/a", "login", "1f")
     names = [
-        actor_name("a/b", "1f", role, number, start)
-        for start, (role, number) in enumerate([("server", 0), ("worker", 0), ("worker", 1), ("worker", 2)])
+        called(*of, start) for start, of in enumerate([("server", 0), ("worker", 0), ("worker", 1), ("worker", 2)])
     ]
     seen = [ActorSeen(name, "10.0.0.1" if at < 3 else None, placed=at < 3) for at, name in enumerate(names)]
-    (run,) = runs_of([*seen, ActorSeen("somebody/else"), ActorSeen("paceline/a/b/c d/e")])
-    assert (run.name, run.workers, run.servers, run.nodes, run.unplaced) == ("a_b", (0, 1), (0,), {"10.0.0.1": 3}, 1)
+    again = ActorSeen(actor_name("/data/my runs/a", "login", "2f", "worker", 0, 1))
+    others = [ActorSeen("somebody/else"), ActorSeen("paceline/a/b/c/worker/x/1"), ActorSeen("a/b/c/d/worker/1/1")]
+    runs = runs_of([*seen, again, *others])
+    assert runs == (
+        RunOnCluster("/data/my runs/a", "login", (0, 1), (0,), 1, {"10.0.0.1": 3}),
+        RunOnCluster("/data/my runs/a", "login", (0,), (), 0, {}),
+    )
+
+    monkeypatch.setattr(listing, "looking_at", lambda address: nullcontext(lambda: ClusterRuns(address, runs)))
+    shown = paceline("status", "--address", "auto").out
+    assert "/data/my runs/a  launched on login\n  2 workers, 1 server, 1 that wait for room; on 10.0.0.1 (3)\n" in shown
+    assert "  1 worker, the launching process as server\n" in shown
+    (first, _) = json.loads(paceline("status", "--address", "auto", "--json").out)["runs"]
+    assert first["workers"] == [0, 1] and first["host"] == "login"
+    monkeypatch.setattr(listing, "looking_at", lambda address: nullcontext(lambda: ClusterRuns(address, ())))
+    assert paceline("status", "--address", "auto", "--watch").out == "no run of paceline on the Ray cluster at auto\n"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 from typer import Argument, Option
 
 from paceline.core.errors import ConfigurationError
-from paceline.recording.status import GOING_ON, RunStatus
+from paceline.recording.status import GOING_ON
 from paceline.report.console import output
 
 EVERY = 1.0  # seconds between two looks
+PRINT_EVERY = 10  # looks, where nothing can be drawn over
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 def status_command(
@@ -29,84 +31,59 @@ def status_command(
     ] = None,
 ) -> None:
     """Say how a run is: its workers, what they wait for, how far it is. Reads its directory, and costs it nothing."""
-    if address is not None:
-        if run is not None:
-            raise ConfigurationError("give the directory of a run, or the address of a cluster, not both")
+    if address is None:
+        _show_run(run, watch, as_json)
+    elif run is not None:
+        raise ConfigurationError("give the directory of a run, or the address of a cluster, not both")
+    else:
         _show_cluster(address, watch, as_json)
-        return
+
+
+def _show_run(run: Path | None, watch: bool, as_json: bool) -> None:
     from paceline.experiment.run_list import newest_run
     from paceline.experiment.run_status import RunReader
     from paceline.report.status import status_view
 
     reader = RunReader(newest_run(Path("runs")) if run is None else run)
     looks = _looks(reader.look, lambda status: watch and status.state in GOING_ON)
-    if as_json:
-        _print_json(looks, watch)
-        return
-    console = output()
-    if watch and console.is_terminal:
-        _draw(looks, lambda status: status_view(status, console.width, wrap=False), console)
-    elif watch:
-        _print_lines(looks, console)
-    else:
-        for status in looks:
-            console.print(status_view(status, console.width))
-
-
-def _looks(look: Callable[[], Any], goes_on: Callable[[Any], bool]) -> Iterator[Any]:
-    """One, and then one every second for as long as it goes on."""
-    while True:
-        found = look()
-        yield found
-        if not goes_on(found):
-            return
-        time.sleep(EVERY)
-
-
-def _print_json(looks: Iterator[Any], watch: bool) -> None:
-    for found in looks:
-        line = msgspec.json.encode(found)
-        print((line if watch else msgspec.json.format(line)).decode(), flush=True)
-
-
-def _draw(looks: Iterator[Any], view: Callable[[Any], RenderableType], console: Console) -> None:
-    """The latest stays on the screen."""
-    with Live(Text(""), console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for found in looks:
-            live.update(view(found), refresh=True)
-
-
-def _print_lines(looks: Iterator[RunStatus], console: Console) -> None:
-    """Where nothing can be drawn over: all there is at first and at the end, and a line now and then between them."""
-    from paceline.report.live import LINE_EVERY
-    from paceline.report.status import run_line, status_view
-
-    following, told = 0.0, 0
-    status: RunStatus | None = None
-    for status in looks:
-        if not following or status.state not in GOING_ON:
-            console.print(status_view(status, console.width))
-            told = len(status.failures)
-        for failure in status.failures[told:]:
-            console.print(str(failure), highlight=False, markup=False, soft_wrap=True)
-        told = len(status.failures)
-        if following and status.state in GOING_ON and status.seconds >= following:
-            console.print(run_line(status), highlight=False, markup=False, soft_wrap=True)
-        if status.seconds >= following:
-            following = status.seconds + LINE_EVERY
+    _show(looks, lambda status, width: status_view(status, width, wrap=not watch), watch, as_json)
 
 
 def _show_cluster(address: str, watch: bool, as_json: bool) -> None:
     from paceline.report.cluster import cluster_view
-    from paceline.runtimes.ray_cluster.listing import ClusterReader
+    from paceline.runtimes.ray_cluster.listing import looking_at
 
-    with ClusterReader(address) as reader:
-        looks = _looks(reader.look, lambda found: watch and bool(found.runs))
-        console = output()
-        if as_json:
-            _print_json(looks, watch)
-        elif watch and console.is_terminal:
-            _draw(looks, cluster_view, console)
-        else:
-            for found in looks:
-                console.print(cluster_view(found))
+    with looking_at(address) as look:
+        _show(
+            _looks(look, lambda found: watch and bool(found.runs)), lambda found, _: cluster_view(found), watch, as_json
+        )
+
+
+def _looks(look: Callable[[], T], goes_on: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
+    """One, and then one every second for as long as it goes on; and whether it is the last."""
+    while True:
+        found = look()
+        last = not goes_on(found)
+        yield found, last
+        if last:
+            return
+        time.sleep(EVERY)
+
+
+def _show(
+    looks: Iterator[tuple[T, bool]], view: Callable[[T, int], RenderableType], watch: bool, as_json: bool
+) -> None:
+    """On a terminal the latest look stays; where nothing can be drawn over, the first, the last, and some between."""
+    console = output()
+    if as_json:
+        for found, _ in looks:
+            line = msgspec.json.encode(found)
+            print((line if watch else msgspec.json.format(line)).decode(), flush=True)
+    elif watch and console.is_terminal:
+        with Live(Text(""), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            for found, _ in looks:
+                live.update(view(found, console.width), refresh=True)
+    else:
+        for number, (found, last) in enumerate(looks):
+            if last or number % PRINT_EVERY == 0:
+                console.print(view(found, console.width))

@@ -49,7 +49,8 @@ class RunReader:
     def __init__(self, directory: Path, most: int = MOST_OF_TRACE, most_of_metrics: int = 1 << 40) -> None:
         """ConfigurationError if there is no run, or one that this paceline cannot read."""
         if not directory.is_dir():
-            raise ConfigurationError(f"{directory}: there is no such directory")
+            wrong = "is a file; give the directory of a run" if directory.exists() else "there is no such directory"
+            raise ConfigurationError(f"{directory}: {wrong}")
         if not is_run(directory):
             below = sorted((path for path in directories(directory) if is_run(path)), key=began)
             hint = f"; there are runs below, the newest is {below[-1]}" if below else ""
@@ -166,7 +167,6 @@ class RunReader:
             samples_per_second=rate,
             seconds_left=self._seconds_left(samples, asked, rate, seconds) if state == RUNNING else None,
             since=lately.since(seconds),
-            whole=lately.since(seconds) == 0.0,
             workers=members,
             unseen=max(0, present - len(members)) if not self._trace.from_the_start else 0,
             measurement=measurement,
@@ -189,14 +189,14 @@ class RunReader:
         return "" if self._header is None else self._header.policy
 
     def _samples(self, lately: Lately) -> int:
-        """Of a run that ended in order its model tells; else the trace, as far as it was read, after what was measured
-        last."""
+        """Of a run that ended in order its model tells; else what was measured last, and what the trace has after it.
+        0 also where nobody knows: without measurements the end of a trace does not tell."""
         if self._trace.from_the_start:
             return lately.total
         if self._closing is not None and (told := _samples_of(self.directory / MODEL)) is not None:
             return told
         if self._measurement is None:
-            return lately.total
+            return 0
         return self._measurement.samples + lately.applied_after(self._measurement.seconds)
 
     def _updates(self, lately: Lately) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from paceline.runtimes.ray_cluster.found import ClusterRuns, RunOnCluster
@@ -12,27 +11,20 @@ from paceline.runtimes.ray_cluster.found import ClusterRuns, RunOnCluster
 def cluster_view(found: ClusterRuns) -> RenderableType:
     if not found.runs:
         return Text(f"no run of paceline on the Ray cluster at {found.address}")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("run", overflow="fold")
-    for heading in ("workers", "waiting for room", "servers"):
-        table.add_column(heading, justify="right")
-    table.add_column("on nodes", overflow="fold", ratio=1)
-    for run in found.runs:
-        table.add_row(
-            Text(run.name),
-            str(len(run.workers)),
-            str(run.unplaced or "-"),
-            _servers(run),
-            ", ".join(_nodes(run)) or "?",
-        )
-    where = "A run's directory lies where it was launched; `paceline status RUN` there tells more."
-    return Group(table, Text(where, style="dim"))
+    where = Text("`paceline status RUN` on the machine that launched it tells more", style="dim")
+    return Group(*(_lines_of(run) for run in found.runs), where)
 
 
-def _servers(run: RunOnCluster) -> str:
-    """Without actors of their own the parameters are with the process that launched the run."""
-    return str(len(run.servers)) if run.servers else "launcher"
+def _lines_of(run: RunOnCluster) -> Text:
+    """The directory, by which a run is known, may take a line of its own."""
+    parts = [_counted(len(run.workers), "worker")]
+    parts.append(_counted(len(run.servers), "server") if run.servers else "the launching process as server")
+    if run.unplaced:
+        parts.append(f"{run.unplaced} that wait for room")
+    where = ", ".join(f"{node} ({count})" for node, count in run.nodes.items())
+    told = f"  {', '.join(parts)}" + (f"; on {where}" if where else "")
+    return Text.assemble((run.run, "bold"), f"  launched on {run.host}\n", told)
 
 
-def _nodes(run: RunOnCluster) -> list[str]:
-    return [f"{node} ({count})" for node, count in run.nodes.items()]
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""How a run, the runs of a directory and those of a cluster look on a terminal."""
+"""How a run, and the runs of a directory, look on a terminal."""
 
 from __future__ import annotations
 
@@ -36,10 +36,8 @@ def status_view(status: RunStatus, width: int, *, wrap: bool = True) -> Renderab
         Text.assemble((status.run, "bold"), "  ", (status.state, STYLES[status.state])),
         Text(", ".join(_setting(status)), style="dim"),
     ]
-    if status.problem:
-        parts.append(Text(status.problem, style="red"))
     if status.seconds:
-        parts.append(Text(run_line(status)))
+        parts.append(Text(_run_line(status)))
     if status.workers:
         shown = [worker.as_row() for worker in status.workers[:MOST_ROWS]]
         parts.append(worker_table(shown, 16 if width >= WIDE else 10, wrap=wrap))
@@ -48,14 +46,12 @@ def status_view(status: RunStatus, width: int, *, wrap: bool = True) -> Renderab
     return Group(*parts)
 
 
-def run_line(status: RunStatus) -> str:
+def _run_line(status: RunStatus) -> str:
     """How far it is."""
-    if status.measurement is None:
-        return f"{duration(status.seconds)}, {status.samples:,} samples, {status.updates:,} updates"
-    if status.state in GOING_ON:
+    if status.measurement is not None and status.state in GOING_ON:
         now = msgspec.structs.replace(status.measurement, seconds=status.seconds, samples=status.samples)
         return progress_line(now, {})
-    rate = status.samples / status.seconds if status.seconds else 0.0
+    rate = status.samples / status.seconds
     return f"{duration(status.seconds)}, {status.samples:,} samples, {rate:,.0f} samples/s, {status.updates:,} updates"
 
 
@@ -77,7 +73,7 @@ def _over(status: RunStatus) -> str:
     more = len(status.workers) - MOST_ROWS
     hidden = f"and {more} more; " if more > 0 else ""
     unseen = f"{status.unseen} more did nothing in that time; " if status.unseen else ""
-    span = "the whole run" if status.whole else f"the last {duration(status.seconds - status.since)}"
+    span = "the whole run" if not status.since else f"the last {duration(status.seconds - status.since)}"
     ended = "workers as they were at its end; " if status.state in (STOPPED, KILLED) else ""
     return f"{hidden}{ended}samples/s, waited and stale (mean staleness) are over {span}; {unseen}".rstrip("; ")
 
@@ -85,7 +81,7 @@ def _over(status: RunStatus) -> str:
 def _remarks(status: RunStatus) -> Iterator[tuple[str, str]]:
     waits = [worker.latest_wait for worker in status.workers if worker.latest_wait and worker.state != WAITS]
     if waits:
-        yield f"a wait that is over: {waits[0]}", ""
+        yield f"latest wait that is over: {waits[0]}", ""
     for failure in status.failures[-FAILURES:]:
         yield str(failure), "yellow"
     if len(status.failures) > FAILURES:
@@ -115,7 +111,11 @@ def _progress(status: RunStatus) -> Iterator[str]:
     elif left:
         yield left
     if status.state == KILLED:
-        goes_on = "there is no checkpoint to go on from" if status.checkpoint is None else "--resume goes on with it"
+        goes_on = (
+            "there is no checkpoint to go on from"
+            if status.checkpoint is None
+            else "--resume goes on from its checkpoint"
+        )
         yield f"its process ended without a word; {goes_on}"
     elif status.state == STOPPED and not status.seconds:
         yield "it ended before any worker had begun"

@@ -5,6 +5,10 @@ Importing this does not import ray.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from urllib.parse import quote, unquote
+
 import msgspec
 
 PREFIX = "paceline"
@@ -12,22 +16,17 @@ WORKER, SERVER = "worker", "server"
 
 
 class RunOnCluster(msgspec.Struct, frozen=True):
-    name: str
-    token: str  # tells it from another run with the same name
+    run: str  # its directory; of a run without one, the function that it trains
+    host: str  # where it was launched, and where its directory is
     workers: tuple[int, ...]
     servers: tuple[int, ...]  # none: the process that launched the run has the parameters
-    nodes: dict[str, int]  # by address: processes of the run; empty where Ray does not tell
-    unplaced: int = 0  # workers and servers that wait for room on the cluster
+    unplaced: int  # workers and servers that wait for room on the cluster
+    nodes: dict[str, int]  # by address: workers and servers of the run; empty where Ray does not tell
 
 
 class ClusterRuns(msgspec.Struct, frozen=True):
     address: str
     runs: tuple[RunOnCluster, ...]
-
-
-def actor_name(run: str, token: str, role: str, number: int, start: int) -> str:
-    """`start`: its number among all actors of the run. A name that was given is free again only when Ray says so."""
-    return "/".join((PREFIX, run.replace("/", "_"), token, f"{role} {number}", str(start)))
 
 
 class ActorSeen(msgspec.Struct, frozen=True):
@@ -36,28 +35,32 @@ class ActorSeen(msgspec.Struct, frozen=True):
     placed: bool = True
 
 
-def runs_of(actors: list[ActorSeen]) -> tuple[RunOnCluster, ...]:
+def actor_name(run: str, host: str, launch: str, role: str, number: int, start: int) -> str:
+    """`launch`: tells it from others of the same run. `start`: its number among all actors of this launch, because a
+    name that was given is free again only when Ray says so."""
+    return "/".join(quote(str(part), safe=" ") for part in (PREFIX, run, host, launch, role, number, start))
+
+
+def runs_of(actors: Iterable[ActorSeen]) -> tuple[RunOnCluster, ...]:
     """Actors of other programs are none of our business."""
-    runs: dict[tuple[str, str], list[tuple[str, int, ActorSeen]]] = {}
+    runs: dict[tuple[str, str, str], list[tuple[str, int, ActorSeen]]] = {}
     for actor in actors:
-        match actor.name.split("/"):
-            case [prefix, run, token, role, _] if prefix == PREFIX:
-                kind, _, number = role.partition(" ")
-                if kind in (WORKER, SERVER) and number.isdecimal():
-                    runs.setdefault((run, token), []).append((kind, int(number), actor))
+        match [unquote(part) for part in actor.name.split("/")]:
+            case [prefix, run, host, launch, role, number, _] if prefix == PREFIX and number.isdecimal():
+                runs.setdefault((run, host, launch), []).append((role, int(number), actor))
             case _:
                 pass
-    return tuple(_run_of(name, token, members) for (name, token), members in sorted(runs.items()))
+    return tuple(_run_of(run, host, members) for (run, host, _), members in sorted(runs.items()))
 
 
-def _run_of(name: str, token: str, members: list[tuple[str, int, ActorSeen]]) -> RunOnCluster:
-    nodes: dict[str, int] = {}
-    for _, _, actor in members:
-        if actor.placed and actor.node is not None:
-            nodes[actor.node] = nodes.get(actor.node, 0) + 1
-    workers, servers = (
-        tuple(sorted(number for kind, number, actor in members if kind == wanted and actor.placed))
-        for wanted in (WORKER, SERVER)
+def _run_of(run: str, host: str, members: list[tuple[str, int, ActorSeen]]) -> RunOnCluster:
+    placed = sorted((role, number) for role, number, actor in members if actor.placed)
+    nodes = Counter(actor.node for _, _, actor in members if actor.placed and actor.node is not None)
+    return RunOnCluster(
+        run,
+        host,
+        tuple(number for role, number in placed if role == WORKER),
+        tuple(number for role, number in placed if role == SERVER),
+        len(members) - len(placed),
+        dict(sorted(nodes.items())),
     )
-    unplaced = sum(not actor.placed for _, _, actor in members)
-    return RunOnCluster(name, token, workers, servers, dict(sorted(nodes.items())), unplaced)

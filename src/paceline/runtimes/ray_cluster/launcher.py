@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,10 +40,10 @@ class RayLauncher(RemoteLauncher):
         elastic: bool = False,
         name: str = "run",
     ) -> None:
-        """`name`: what the run is called on the cluster."""
+        """`name`: what the run is called on the cluster: its directory, if it has one."""
         super().__init__(train, evaluate, assignment, elastic=elastic)
         self._cluster = cluster
-        self._name, self._token = name, secrets.token_hex(4)
+        self._names = partial(actor_name, name, socket.gethostname(), secrets.token_hex(4))
         self._starts = itertools.count(1)
 
     def _open(self, stack: ExitStack) -> Net:
@@ -91,7 +93,7 @@ class RayLauncher(RemoteLauncher):
         """One way for all deaths, ours: Ray restarts nothing, and calls nothing twice."""
         wanted = dict(resources)
         options = {
-            "name": actor_name(self._name, self._token, role, number, next(self._starts)),
+            "name": self._names(role, number, next(self._starts)),
             "num_cpus": wanted.pop("CPU", 0),
             "num_gpus": wanted.pop("GPU", 0),
             "memory": wanted.pop("memory", None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from paceline.core.errors import ConfigurationError
@@ -11,43 +11,30 @@ from paceline.runtimes.ray_cluster.connection import connected
 from paceline.runtimes.ray_cluster.found import PREFIX, ActorSeen, ClusterRuns, runs_of
 from paceline.runtimes.ray_cluster.options import RayCluster
 
-ALIVE, DEAD = "ALIVE", "DEAD"
+
+@contextlib.contextmanager
+def looking_at(address: str) -> Iterator[Callable[[], ClusterRuns]]:
+    """What looks at the cluster, as often as it is called."""
+    if address == "local":
+        raise ConfigurationError("address 'local' would start a new cluster; give auto, or host:6379")
+    with connected(RayCluster(address)) as ray:
+        yield lambda: ClusterRuns(address, runs_of(_actors(ray)))
 
 
-class ClusterReader:
-    """Connected to the cluster within its `with` block."""
-
-    def __init__(self, address: str) -> None:
-        if address == "local":
-            raise ConfigurationError("address 'local' would start a new cluster; give auto, or host:6379")
-        self._address = address
-        self._stack = ExitStack()
-
-    def __enter__(self) -> ClusterReader:
-        self._ray = self._stack.enter_context(connected(RayCluster(self._address)))
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._stack.close()
-
-    def look(self) -> ClusterRuns:
-        named = {found["name"] for found in self._ray.util.list_named_actors(all_namespaces=True)}
-        ours = {name for name in named if name.startswith(f"{PREFIX}/")}
-        known = {actor.name: actor for actor in _placed_actors()} if ours else {}
-        seen = [known.get(name, ActorSeen(name)) for name in sorted(ours)]
-        return ClusterRuns(self._address, runs_of(seen))
+def _actors(ray: Any) -> list[ActorSeen]:
+    named = {found["name"] for found in ray.util.list_named_actors(all_namespaces=True)}
+    ours = sorted(name for name in named if name.startswith(f"{PREFIX}/"))
+    known = _known_actors() if ours else {}
+    return [known.get(name, ActorSeen(name)) for name in ours]
 
 
-def _placed_actors() -> list[ActorSeen]:
-    """Where actors are, as far as this release of Ray tells it without its dashboard."""
-    with contextlib.suppress(Exception):  # there is no public way; a client at ray:// has none at all
+def _known_actors() -> dict[str, ActorSeen]:
+    """By name, where they are."""
+    with contextlib.suppress(Exception):  # there is no public way without Ray's dashboard, and at ray:// none at all
         from ray._private.state import state
 
-        found = state.actor_table(None).values()
-        return [_seen(actor) for actor in found if str(actor.get("Name", "")).startswith(f"{PREFIX}/")]
-    return []
-
-
-def _seen(actor: dict[str, Any]) -> ActorSeen:
-    node = actor.get("Address", {}).get("IPAddress") or None
-    return ActorSeen(actor["Name"], node, placed=actor.get("State") == ALIVE)
+        return {
+            actor["Name"]: ActorSeen(actor["Name"], actor["Address"]["IPAddress"] or None, actor["State"] == "ALIVE")
+            for actor in state.actor_table(None).values()
+        }
+    return {}
