@@ -356,7 +356,7 @@ def test_actors_of_a_cluster_by_run(paceline: Command, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(listing, "looking_at", lambda address: nullcontext(lambda: ClusterRuns(address, runs)))
     shown = paceline("status", "--address", "auto").out
-    assert "/data/my runs/a  launched on login\n  2 workers, 1 server, 1 that wait for room; on 10.0.0.1 (3)\n" in shown
+    assert "/data/my runs/a  launched on login\n  2 workers, 1 server, 1 not placed yet; on 10.0.0.1 (3)\n" in shown
     assert "  1 worker, the launching process as server\n" in shown
     (first, _) = json.loads(paceline("status", "--address", "auto", "--json").out)["runs"]
     assert first["workers"] == [0, 1] and first["host"] == "login"

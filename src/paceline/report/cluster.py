@@ -20,7 +20,7 @@ def _lines_of(run: RunOnCluster) -> Text:
     parts = [_counted(len(run.workers), "worker")]
     parts.append(_counted(len(run.servers), "server") if run.servers else "the launching process as server")
     if run.unplaced:
-        parts.append(f"{run.unplaced} that wait for room")
+        parts.append(f"{run.unplaced} not placed yet")
     where = ", ".join(f"{node} ({count})" for node, count in run.nodes.items())
     told = f"  {', '.join(parts)}" + (f"; on {where}" if where else "")
     return Text.assemble((run.run, "bold"), f"  launched on {run.host}\n", told)

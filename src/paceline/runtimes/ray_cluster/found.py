@@ -20,7 +20,7 @@ class RunOnCluster(msgspec.Struct, frozen=True):
     host: str  # where it was launched, and where its directory is
     workers: tuple[int, ...]
     servers: tuple[int, ...]  # none: the process that launched the run has the parameters
-    unplaced: int  # workers and servers that wait for room on the cluster
+    unplaced: int  # workers and servers that Ray has not started yet
     nodes: dict[str, int]  # by address: workers and servers of the run; empty where Ray does not tell
 
 
