@@ -5,8 +5,9 @@ ASP in virtual time on Fashion-MNIST: mean accuracy over 20 evaluations at equal
 optimizer and group, of which the middle one is about BSP's best. Variants: BSP; ASP as it is; worker moments alone;
 with gap damping (a gradient is divided by 1 + max(0, d / r - 1): d is how far the parameters moved since they were
 pulled, r a slow mean of |step| / sqrt(share); after Barkai et al. 2020); with the secant, half of it and twice of it;
-with one curvature for all layers; for momentum without the sizes of gradients as its metric; for AdamW the square-root
-rule in place of a measured ratio of noise; and with contributions that look other numbers of rounds ahead.
+with the curvature taken for the same in all directions, or for that of the noise of gradients alone; with one curvature
+for all layers; for AdamW the square-root rule in place of a measured ratio of noise; and with contributions that look
+other numbers of rounds ahead.
 Results are added to those that the file holds.
 """
 
@@ -30,7 +31,7 @@ import torch
 from paceline.experiment.comparison import Comparison, Trial, run_trial
 from paceline.experiment.simulation import Simulation
 from paceline.training import parameters
-from paceline.training.stale import blocks, rules, sizes
+from paceline.training.stale import blocks, correction, rules
 from paceline.training.stale.correction import Correction
 from paceline.training.stale.noise import Noise
 from paceline.training.updates import Contribution
@@ -81,16 +82,20 @@ def taken_back(factor: float) -> Iterator[None]:
         yield
 
 
+def of_noise(part: float) -> Any:
+    """How far the curvature is that of the noise of gradients."""
+    return patch.object(correction, "_of_noise", lambda ratio: part)
+
+
 @contextmanager
-def gap_damping() -> Iterator[None]:
-    with taken_back(0.0), patch.object(parameters, "Correction", GapDamping):
+def moments_alone() -> Iterator[None]:
+    with taken_back(0.0), of_noise(0.0):
         yield
 
 
 @contextmanager
-def no_sizes() -> Iterator[None]:
-    """The whole of a layer is one run of neighbours."""
-    with patch.object(sizes, "RUN", 1 << 40), patch.object(blocks, "RUN", 1 << 40):
+def gap_damping() -> Iterator[None]:
+    with taken_back(0.0), of_noise(0.0), patch.object(parameters, "Correction", GapDamping):
         yield
 
 
@@ -105,15 +110,16 @@ def ahead(rounds: float) -> Iterator[None]:
 
 LOOKS = {f"{rounds:g} rounds ahead": rounds for rounds in (0.5, 0.75, 1.0, 1.5, 2.0)}
 # What not all of the optimizers have a use for.
-ONLY = {"no sizes": ("momentum", "nesterov"), "square-root rule": ("adamw",)}
+ONLY = {"square-root rule": ("adamw",)}
 VARIANTS: dict[str, Callable[[], Any]] = {
-    "worker moments": lambda: taken_back(0.0),
+    "worker moments": moments_alone,
     "gap damping": gap_damping,
     "secant": lambda: taken_back(1.0),
     "half of it": lambda: taken_back(0.5),
     "twice of it": lambda: taken_back(2.0),
     "one curvature": lambda: patch.object(blocks, "MOST_BLOCKS", 1),
-    "no sizes": no_sizes,
+    "all directions": lambda: of_noise(0.0),
+    "noise alone": lambda: of_noise(1.0),
     "square-root rule": lambda: patch("paceline.training.stale.correction.Noise", SquareRoot),
     **{name: partial(ahead, rounds) for name, rounds in LOOKS.items()},
 }

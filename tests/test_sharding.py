@@ -26,7 +26,7 @@ from paceline.training.optimizers import ELEMENTWISE
 from paceline.training.parameters import ParameterStore
 from paceline.training.sharded_state import merged_pending, merged_state, split_pending, split_state
 from paceline.training.sharding import merged_statistics, parts_of
-from paceline.training.stale import blocks, sizes
+from paceline.training.stale import blocks
 from paceline.training.stale.blocks import MOST_BLOCKS
 from paceline.training.trees import put_together, taken_apart
 
@@ -208,8 +208,6 @@ def test_pieces_chunks_and_many_layers_make_no_difference(
 ) -> None:
     monkeypatch.setattr(pieces, "LONGEST", 100)
     monkeypatch.setattr(blocks, "CHUNK", 256)
-    monkeypatch.setattr(blocks, "LEAST_CUT", 64)
-    monkeypatch.setattr(sizes, "WHOLE", 4)
     kind, arguments = CASES[case]
     model = Tensors([(6, 7 + number) for number in range(40)])
     layout, spec = described(model, kind, [0, 0, 1], **arguments)

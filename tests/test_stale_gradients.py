@@ -20,7 +20,6 @@ from paceline.training.layout import Layout, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.parameters import ParameterStore
 from paceline.training.stale import correction as correction_module
-from paceline.training.stale import sizes as sizes_module
 from paceline.training.stale.blocks import (
     CHUNK,
     MOST_BLOCKS,
@@ -36,7 +35,6 @@ from paceline.training.stale.moments import WorkerMoments
 from paceline.training.stale.noise import Noise
 from paceline.training.stale.rules import RULES, refusal
 from paceline.training.stale.secant import Secant
-from paceline.training.stale.sizes import RUN, Sizes
 from paceline.training.updates import Contribution
 
 ASYNCHRONOUS = UpdateOptions(may_be_stale=True)
@@ -280,7 +278,7 @@ class Sights:
         """Pulled at `version`; the update begins at the parameters `now`."""
         self.secant.begin(now)
         contribution = Contribution(gradient, 1, worker=worker, version=version, staleness=self._version - version)
-        self.secant.observe(contribution, gradient, pulled, torch.ones_like(now) if metric is None else metric, 1.0)
+        self.secant.observe(contribution, gradient, pulled, metric, 1.0)
         self._version += 1
 
     def others(self, now: Tensor) -> None:
@@ -340,27 +338,44 @@ def test_where_the_loss_curves_down_or_nothing_is_known_there_is_no_curvature(ri
     assert sights.secant.curvatures == [0.0]
 
 
-def test_sizes_are_means_of_neighbours_over_a_round() -> None:
-    sizes = Sizes([2 * RUN, 3], torch.tensor([0, RUN - 1, RUN, 2 * RUN, 2 * RUN + 2]), torch.zeros(2 * RUN + 3))
-    gradient = torch.cat([torch.full((RUN,), -1.0), torch.arange(RUN) + 0.5, torch.tensor([3.0, -6.0, 9.0])])
-    for part in (gradient, 2 * gradient):  # two workers: half a round each
-        sizes.begin()
-        for number, chunk in enumerate(torch.split(part, [2 * RUN, 3])):
-            sizes.gather(number, [(chunk, 0.25), (chunk, 0.75)], 0.5)
-    assert sizes.sample().tolist() == pytest.approx([1.5, 1.5, 1.5 * RUN / 2, 1.5 * 6, 1.5 * 6])
-    assert sizes.taken(0, 0.1).flatten().tolist() == pytest.approx([0.15, 1.0])  # never further than it came from
+def test_a_gradient_changes_along_itself_as_far_as_gradients_have_changed_along_the_way() -> None:
+    """A loss that is flat but in one direction: what the group moves in others is no matter."""
+    sights, steep = Sights(1), torch.tensor([[1.0, 0.0]])
+    place, way = torch.tensor([[2.0, 0.0]]), torch.tensor([[-0.5, 3.0]])
+    sights.see(0, place * steep, place, place, version=0)
+    assert sights.secant.changes(place * steep, way) == [0.0]  # nothing is known yet
+    sights.others(place)
+    place = place + way
+    gradient = place * steep
+    sights.see(0, gradient, place, place, version=2)
+    # The rise is 0.5^2 along the way, and the gradient 1.5: along the way it falls by 0.75.
+    assert sights.secant.steepnesses == pytest.approx([0.5**2 / 0.75**2])
+    assert sights.secant.changes(gradient, way) == pytest.approx([-(0.5**2) / 0.75])
+    assert sights.secant.changes(gradient, torch.tensor([[0.0, 9.0]])) == [0.0]
+    assert sights.secant.changes(gradient, 100 * way) == [-1.0]  # never more than the whole of it
+    assert sights.secant.changes(gradient, torch.full((1, 2), math.nan)) == [0.0]
 
 
-def test_of_a_large_chunk_a_part_is_looked_at_in_turn() -> None:
-    many = sizes_module.WHOLE + 8
-    sizes = Sizes([many * RUN], torch.arange(0, many * RUN, RUN), torch.zeros(many * RUN))
-    for value in (1.0, *([2.0] * sizes_module.TURNS)):
-        before = sizes.sample()
-        sizes.begin()
-        sizes.gather(0, [(torch.full((many * RUN,), value), 1.0)], 0.5)
-        changed = int((sizes.sample() != before).sum())
-        assert changed == (many if value == 1.0 else many // sizes_module.TURNS)
-    assert sizes.sample().tolist() == pytest.approx([1.25] * many, rel=0.2)
+def test_flat_directions_are_spared_where_gradients_are_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise is where the loss curves, as in a regression on one feature; the other has a weak slope that lasts."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(400, generator=generator, dtype=torch.float64).tolist()
+
+    def moved() -> float:
+        """In the flat direction; it would be 0.25 without any correction."""
+        store, workers = store_of(lr=0.5), 8
+        pulled = {worker: (store.flat.clone(), 0) for worker in range(workers)}
+        for number, value in enumerate(noise):
+            worker = number % workers
+            parameters, version = pulled[worker]
+            gradient = [float(parameters[0]) + 3.0 * value, 0.01]
+            push(store, worker, gradient, workers=workers, pulled=parameters, version=version)
+            pulled[worker] = store.flat.clone(), store.version
+        return -float(store.flat[1])
+
+    spared = moved()
+    monkeypatch.setattr(correction_module, "_of_noise", lambda ratio: 0.0)
+    assert moved() < 0.2 < spared < 0.25
 
 
 def loss_after(

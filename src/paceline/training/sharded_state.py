@@ -20,18 +20,16 @@ from paceline.training.layout import Layout
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.pieces import Piece, alike, known_of, pieces_of
 from paceline.training.sharding import Part
-from paceline.training.stale.blocks import Chunks
-from paceline.training.stale.sizes import runs_of
 
-# How what a correction remembers is cut: with the parameters, with the blocks, with the runs of neighbours that have
-# one size, or not at all. A dictionary of workers has `EACH` for all of them.
-NUMBERS, BLOCKS, RUNS, SAME, EACH = "numbers", "blocks", "runs", "same", "each"
+# How what a correction remembers is cut: with the parameters, with the blocks, or not at all. A dictionary of workers
+# has `EACH` for all of them.
+NUMBERS, BLOCKS, SAME, EACH = "numbers", "blocks", "same", "each"
 CORRECTION: dict[str, Any] = {
     "moments": {EACH: (NUMBERS, SAME)},
     "secant": {
         "curvatures": BLOCKS,
-        "rises": BLOCKS,
-        "lengths": BLOCKS,
+        "steepnesses": BLOCKS,
+        "means": (BLOCKS, BLOCKS, BLOCKS, BLOCKS),
         "update": BLOCKS,
         "before": {EACH: (BLOCKS, BLOCKS, SAME, BLOCKS, BLOCKS)},
     },
@@ -40,7 +38,6 @@ CORRECTION: dict[str, Any] = {
         "first": SAME,
         "round": {"sum": BLOCKS, "squares": BLOCKS, "share": SAME, "squared_shares": SAME},
     },
-    "sizes": {"sizes": RUNS, "updates": SAME},
     "second": NUMBERS,
     "gathered": SAME,
     "gone": SAME,
@@ -197,7 +194,6 @@ class _Marks:
         self._ends: dict[str, list[int]] = {
             NUMBERS: [part.end - part.begin for part in parts],
             BLOCKS: [len(part.partition.blocks) for part in parts],
-            RUNS: [_run_count(part) for part in parts],
         }
         self.parts = len(parts)
 
@@ -206,11 +202,6 @@ class _Marks:
             return [_copied(value) for _ in range(self.parts)]
         stretches = pairwise(accumulate(self._ends[how], initial=0))
         return [_copied(value[begin:end]) for begin, end in stretches]
-
-
-def _run_count(part: Part) -> int:
-    sizes = Chunks(part.partition.blocks, part.end - part.begin).sizes
-    return sum(size // run for size, run in zip(sizes, runs_of(sizes), strict=True))
 
 
 def _merged(values: Sequence[Any], how: Any) -> Any:

@@ -1,13 +1,15 @@
 """Optimizers as people use them, under every policy, at BSP's own best rate: what staleness costs, corrected and not.
 
-One part per optimizer, group and model. First BSP alone finds its best rate among five; then every policy runs at that
-rate, untuned: those that apply stale gradients with the correction, and as they are.
+One part per optimizer, group and model. First BSP alone finds its best rate among five, in the first group: its rounds
+are the same in all. Then every policy runs at that rate, untuned: those that apply stale gradients with the correction,
+and as they are.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -78,8 +80,13 @@ class Measured(NamedTuple):
 def optimizers(request: ExperimentRequest) -> Page:
     rows: list[list[str]] = []
     claims_of: dict[tuple[str, str], list[tuple[Measured, Measured]]] = {}
+    factors: dict[tuple[str, str], float] = {}
     for setting in _settings(request):
-        bsp, factor, target, measured = _measure(request, setting)
+        of_all_groups = setting.kind.name, setting.model
+        if of_all_groups not in factors:
+            factors[of_all_groups] = _best_factor(request, setting)
+        factor = factors[of_all_groups]
+        bsp, target, measured = _measure(request, setting, factor)
         for one in measured:
             rows.append(_row(one, bsp, factor, target))
             if one.corrected:
@@ -93,9 +100,10 @@ def optimizers(request: ExperimentRequest) -> Page:
         f"In virtual time with real gradients, on Fashion-MNIST ({size}); evaluated 20 times on the first pictures of"
         " the test set. The rate is the one of"
         f" {', '.join(f'{factor:g}' for factor in FACTORS)} times a middle one at which BSP has the best mean accuracy"
-        " over its curve, found with the first seed; all others run at that rate, untuned. The target is BSP's"
-        " accuracy after two thirds of its samples. It, and the times and samples to it, are read from the mean curve"
-        " of all seeds, made to rise only (isotonic regression). A single evaluation goes up and down by points, most"
+        " over its curve, found with the first seed and in the first group; all others run at that rate, untuned. The"
+        " target is BSP's accuracy after two thirds of its samples. It, and the times and samples to it, are read from"
+        " the mean curve of all seeds, made to rise only (isotonic regression, whose steps are read at their middles,"
+        " with straight lines in between). A single evaluation goes up and down by points, most"
         " of all where BSP's best rate is at the edge of what it bears: the best of them would be a target that BSP"
         " itself met by chance. Groups: 4 workers, one of them 4 times slower; 16, a quarter of"
         f" them 3 times slower; {'the recorded times' if request.trace else '32 with lognormal times'}. Policies whose"
@@ -136,17 +144,27 @@ def _claims(kind: str, name: str, pairs: Sequence[tuple[Measured, Measured]]) ->
     ]
 
 
-def _measure(request: ExperimentRequest, setting: Setting) -> tuple[Measured, float, float, list[Measured]]:
-    """BSP, the factor that suits it, its target, and every policy at that factor."""
-    part = f"{setting.kind.name}-{setting.group}-{setting.model}"
-    tuning = request.run(part, setting.comparison, [Trial("bsp", 0, factor) for factor in FACTORS])
-    factor = max(tuning, key=lambda outcome: (_accuracy(outcome), -outcome.trial.factor)).trial.factor
+def _part(setting: Setting) -> str:
+    return f"{setting.kind.name}-{setting.group}-{setting.model}"
+
+
+def _best_factor(request: ExperimentRequest, setting: Setting) -> float:
+    """BSP's."""
+    tuning = request.run(_part(setting), setting.comparison, [Trial("bsp", 0, factor) for factor in FACTORS])
+    return max(tuning, key=lambda outcome: (_accuracy(outcome), -outcome.trial.factor)).trial.factor
+
+
+def _measure(request: ExperimentRequest, setting: Setting, factor: float) -> tuple[Measured, float, list[Measured]]:
+    """BSP, its target, and every policy, with this factor on the rate."""
+    part = _part(setting)
     trials = request.trials(POLICIES, factor)
     outcomes = request.run(part, setting.comparison, trials)
     stale = [name for name in POLICIES if policy(name).applies_stale]
     as_they_are = msgspec.structs.replace(setting.comparison, stale="none")
     uncorrected = request.run(f"{part}-as-it-is", as_they_are, [Trial(name, 0, factor) for name in stale])
-    target = _target([outcome for outcome in outcomes if outcome.trial.policy == "bsp"])
+    samples = setting.comparison.train_samples
+    assert samples is not None
+    target = _target([outcome for outcome in outcomes if outcome.trial.policy == "bsp"], samples)
     found = []
     for name in POLICIES:
         own = [outcome for outcome in outcomes if outcome.trial.policy == name]
@@ -154,7 +172,7 @@ def _measure(request: ExperimentRequest, setting: Setting) -> tuple[Measured, fl
         if name in stale:
             own = [outcome for outcome in uncorrected if outcome.trial.policy == name]
             found.append(_measured(setting, name, False, own, target))
-    return found[0], factor, target, found
+    return found[0], target, found
 
 
 def _measured(
@@ -178,18 +196,20 @@ class Point(NamedTuple):
     accuracy: float
 
 
+START = Point(0.0, 0.0, 0.0)
+
+
 def _curve(outcomes: Sequence[Outcome]) -> list[Point]:
-    """The mean over the seeds, as a curve that only rises: single evaluations go up and down by points."""
+    """The mean over the seeds, as a curve that only rises: single evaluations go up and down by points. Every step of
+    it is one point, at its middle: its beginning would be early for whoever set the target on that very step."""
     rows = list(zip(*(outcome.curve for outcome in outcomes), strict=False))[:EVALUATIONS]
     risen = rising([statistics.mean(point.accuracy for point in row) for row in rows])
-    return [
-        Point(
-            statistics.mean(point.samples for point in row),
-            statistics.mean(point.seconds for point in row),
-            accuracy,
-        )
-        for row, accuracy in zip(rows, risen, strict=True)
-    ]
+    points = []
+    for accuracy, same in groupby(zip(rows, risen, strict=True), key=lambda pair: pair[1]):
+        step = [point for row, _ in same for point in row]
+        samples, seconds = (statistics.mean(getattr(point, name) for point in step) for name in ("samples", "seconds"))
+        points.append(Point(samples, seconds, accuracy))
+    return points
 
 
 def rising(values: Sequence[float]) -> list[float]:
@@ -203,22 +223,25 @@ def rising(values: Sequence[float]) -> list[float]:
     return [mean for mean, count in pools for _ in range(count)]
 
 
-def _target(bsp: Sequence[Outcome]) -> float:
+def _target(bsp: Sequence[Outcome], samples: int) -> float:
     """Where BSP is after two thirds of its run: whoever is a little later still has time to get there."""
-    return max((point.accuracy for point in _curve(bsp)[: EVALUATIONS * 2 // 3]), default=0.0)
+    curve, at = _curve(bsp), samples * 2 / 3
+    for before, after in pairwise([START, *curve]):
+        if before.samples <= at < after.samples:
+            part = (at - before.samples) / (after.samples - before.samples)
+            return before.accuracy + part * (after.accuracy - before.accuracy)
+    return curve[-1].accuracy if curve else 0.0
 
 
 def _reached(curve: Sequence[Point], target: float) -> tuple[float, float] | None:
-    """Samples and seconds at which the curve first is at the target, between two evaluations; None: never."""
-    before = Point(0.0, 0.0, 0.0)
-    for point in curve:
-        if point.accuracy >= target:
-            part = (target - before.accuracy) / (point.accuracy - before.accuracy) if target > before.accuracy else 1.0
+    """Samples and seconds at which the curve is at the target, between two points; None: never."""
+    for before, after in pairwise([START, *curve]):
+        if after.accuracy >= target:
+            part = (target - before.accuracy) / (after.accuracy - before.accuracy)
             return (
-                before.samples + part * (point.samples - before.samples),
-                before.seconds + part * (point.seconds - before.seconds),
+                before.samples + part * (after.samples - before.samples),
+                before.seconds + part * (after.seconds - before.seconds),
             )
-        before = point
     return None
 
 
@@ -288,7 +311,7 @@ def _settings(request: ExperimentRequest) -> list[Setting]:
 def _models(request: ExperimentRequest) -> tuple[Model, ...]:
     if request.full:
         return Model("mlp", 60_000, 1_024, 2_000), Model("cnn", 60_000, 1_024, 2_000)
-    return Model("mlp", 20_480, 512, 1_000), Model("cnn", 5_120, 256, 400)
+    return Model("mlp", 20_480, 512, 2_000), Model("cnn", 4_096, 128, 500)
 
 
 def _sizes(request: ExperimentRequest) -> str:

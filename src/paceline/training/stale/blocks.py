@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -10,11 +11,9 @@ from torch import Tensor
 
 from paceline.training.layout import Layout
 from paceline.training.optimizers import OptimizerSpec
-from paceline.training.stale.sizes import RUN
 
 MOST_BLOCKS = 32
 CHUNK = 1_048_576  # numbers: few enough for a cache, and many enough that calling torch costs little
-LEAST_CUT = 1_024
 SAMPLES = 4_096  # numbers that are looked at, of all blocks together
 
 
@@ -56,9 +55,13 @@ def blocks_of(layout: Layout, spec: OptimizerSpec) -> list[Block]:
             else:
                 blocks.append((stretch,))
         begin = end
+    sizes = [_size(block) for block in blocks]
+    pairs = [left + right for left, right in pairwise(sizes)]
     while len(blocks) > MOST_BLOCKS:
-        at = min(range(len(blocks) - 1), key=lambda at: _size(blocks[at]) + _size(blocks[at + 1]))
+        at = pairs.index(min(pairs))
         blocks[at : at + 2] = [_joined(blocks[at], blocks[at + 1])]
+        sizes[at : at + 2] = [pairs[at]]
+        pairs[max(0, at - 1) : at + 2] = [left + right for left, right in pairwise(sizes[max(0, at - 1) : at + 2])]
     return blocks
 
 
@@ -96,14 +99,9 @@ class Chunks:
         self._add(None, size - at)
 
     def _add(self, part: Chunk | None, size: int) -> None:
-        """Whole runs and what is left over apart, where that is worth a part of its own."""
-        over = size % RUN if size > LEAST_CUT else 0
-        for begin in range(0, size - over, CHUNK):
+        for begin in range(0, size, CHUNK):
             self.parts.append(part)
-            self.sizes.append(min(size - over - begin, CHUNK))
-        if over:
-            self.parts.append(part)
-            self.sizes.append(over)
+            self.sizes.append(min(size - begin, CHUNK))
 
     def of(self, flat: Tensor) -> Sequence[Tensor]:
         return torch.split(flat, self.sizes)

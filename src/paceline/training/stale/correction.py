@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from paceline.training.scaling import rate_scale
-from paceline.training.stale.blocks import Chunks, Partition, sample_positions
+from paceline.training.stale.blocks import Chunk, Chunks, Partition, sample_positions
 from paceline.training.stale.moments import WorkerMoments
 from paceline.training.stale.noise import Noise
 from paceline.training.stale.rules import RULES, Rule
 from paceline.training.stale.secant import Secant
-from paceline.training.stale.sizes import Sizes
 from paceline.training.updates import Contribution
 
 # What torch.optim.SGD(fused=True) calls: one walk through memory instead of three.
@@ -33,6 +32,7 @@ class _Term(NamedTuple):
     weight: float  # on the gradient, as the policy wants it
     share: float  # of the update
     divisors: list[float]  # of what it contributes, for each group
+    changes: list[float]  # of its gradient since, as a part of it, for each block
 
 
 class _Pull(NamedTuple):
@@ -69,7 +69,6 @@ class Correction:
         self._second = torch.zeros_like(flat) if rules[0].second else None
         self._seconds = () if self._second is None else self._chunks.of(self._second)
         self._gathered = [0.0] * len(rules)  # weight of the second moment, of each group
-        self._sizes = None if rules[0].second else Sizes(self._chunks.sizes, self._positions, flat)
         self._gone: set[int] = set()
 
     @property
@@ -86,7 +85,6 @@ class Correction:
             "moments": self._moments.state(),
             "secant": self._secant.state(),
             "noise": self._noise.state(),
-            "sizes": None if self._sizes is None else self._sizes.state(),
             "second": self._second,
             "gathered": self._gathered,
             "gone": sorted(self._gone),
@@ -97,8 +95,6 @@ class Correction:
         self._moments.resume(state["moments"])
         self._secant.resume(state["secant"])
         self._noise.resume(state["noise"])
-        if self._sizes is not None:
-            self._sizes.resume(state["sizes"])
         if self._second is not None:
             self._second.copy_(state["second"])
         self._gathered, self._gone = state["gathered"], set(state["gone"])
@@ -117,33 +113,29 @@ class Correction:
         decay_share = 1.0 if self._scaling == "none" else share
         samples = sum(contribution.samples for contribution in contributions)
         shares = [contribution.samples / samples for contribution in contributions]
-        self._observe(contributions, shares, share, self._metric(rules, ratios))
+        changes = self._observe(contributions, shares, share, self._metric(rules, ratios))
         pulls = self._pulls(contributions, shares)
-        terms = [self._term(*pair, rules) for pair in zip(contributions, shares, strict=True)]
+        terms = [self._term(*one, rules) for one in zip(contributions, shares, changes, strict=True)]
         self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
-        if self._sizes is not None:
-            self._sizes.begin()
         for number, part in enumerate(self._chunks.parts):
             if part is None:
                 continue
             rule, parameters = rules[part.group], self._parameters[number]
             _prepare(terms, number, parameters, rule.decay * decay_share / scale if not rule.decoupled else 0.0)
-            if self._sizes is not None:
-                self._sizes.gather(number, [(term.gradients[number], term.share) for term in terms], share)
-            curvature = rule.rate * scale * rule.taken_back * self._secant.curvatures[part.block]
+            curvature = self._secant.curvatures[part.block] * (1 - _of_noise(self._noise.ratios[part.block]))
             if curvature > 0:
-                self._take_back(number, pulls, curvature)
+                _take_back(parameters, pulls, number, rule.rate * scale * rule.taken_back * curvature)
             if rule.decay and rule.decoupled:
                 parameters.mul_(1 - rule.rate * decay_share * rule.decay)
             if self._second is None:
-                _step(parameters, terms, number, rule, rule.rate * scale)
+                _step(parameters, terms, number, part, rule, rule.rate * scale)
             else:
                 second = self._seconds[number]
                 _gather(second, terms, number, rule, share)
                 root = math.sqrt(ratios[part.block] / self._gathered[part.group])
                 below = second.sqrt() if rule.second == "mean" else second.clone()
                 below.add_(rule.epsilon / root)
-                _step_divided(parameters, terms, number, part.group, rule, rule.rate * scale / root, below)
+                _step_divided(parameters, terms, number, part, rule, rule.rate * scale / root, below)
         for contribution in contributions:
             if contribution.worker in self._gone:
                 self.forget(contribution.worker)
@@ -152,37 +144,29 @@ class Correction:
         return [self._read(group) for group in self._optimizer.param_groups]
 
     def _observe(
-        self, contributions: Sequence[Contribution], shares: Sequence[float], share: float, metric: Tensor
-    ) -> None:
-        """Learn curvature and noise from a sample of what is there before the update."""
-        self._secant.begin(self._sample(self._flat))
+        self, contributions: Sequence[Contribution], shares: Sequence[float], share: float, metric: Tensor | None
+    ) -> list[list[float]]:
+        """Learn curvature and noise from a sample of what is there before the update. Returns how much each gradient
+        has changed since, along itself, as a part of it, for each block."""
+        now, changes = self._sample(self._flat), []
+        self._secant.begin(now)
         for contribution, own in zip(contributions, shares, strict=True):
             assert contribution.pulled is not None
             gradient, pulled = self._sample(contribution.gradient), self._sample(contribution.pulled)
             self._secant.observe(contribution, gradient, pulled, metric, own * share)
-            if self._second is not None:
-                self._noise.observe(gradient * contribution.weight, own * share)
+            self._noise.observe(gradient * contribution.weight, own * share)
+            found = self._secant.changes(gradient, now - pulled)
+            changes.append([_of_noise(ratio) * part for ratio, part in zip(self._noise.ratios, found, strict=True)])
+        return changes
 
     def _sample(self, flat: Tensor) -> Tensor:
         """One row per block."""
         return flat.index_select(0, self._positions).view(self._rows)
 
-    def _take_back(self, number: int, pulls: Sequence[_Pull], curvature: float) -> None:
-        """Never further than where it came from, however large the update is."""
-        parameters = self._parameters[number]
-        for pull in pulls:
-            back, pulled = curvature * pull.share, pull.parameters[number]
-            if self._sizes is None:  # an adaptive optimizer divides the step by the metric
-                parameters.lerp_(pulled, -math.expm1(-back))
-            else:
-                taken = self._sizes.taken(number, back)
-                self._sizes.rows(number, parameters).lerp_(self._sizes.rows(number, pulled), taken)
-
-    def _metric(self, rules: Sequence[Rule], ratios: Sequence[float]) -> Tensor:
-        """Of the sample: what an adaptive optimizer divides by, else the size of gradients. Zero: not known yet."""
+    def _metric(self, rules: Sequence[Rule], ratios: Sequence[float]) -> Tensor | None:
+        """Of the sample: what an adaptive optimizer divides by. Zero: not known yet."""
         if self._second is None:
-            assert self._sizes is not None
-            return self._sizes.sample().view(self._rows)
+            return None
         second = self._sample(self._second)
         if not all(self._gathered):
             return second
@@ -192,17 +176,17 @@ class Correction:
         below = second.sqrt() if rules[0].second == "mean" else second
         return torch.tensor(roots, dtype=second.dtype) * below + epsilons
 
-    def _term(self, contribution: Contribution, share: float, rules: Sequence[Rule]) -> _Term:
+    def _term(self, contribution: Contribution, share: float, changes: list[float], rules: Sequence[Rule]) -> _Term:
         gradients = self._chunks.of(contribution.gradient)
         if not any(rule.memory for rule in rules):
-            return _Term(gradients, (), contribution.weight, share, [1.0] * len(rules))
+            return _Term(gradients, (), contribution.weight, share, [1.0] * len(rules), changes)
         moment = self._moments.of(contribution.worker, joined_late=contribution.version > 0)
         moment.weights = [rule.memory * own + rule.gain for own, rule in zip(moment.weights, rules, strict=True)]
         divisors = [
             rule.of_moment * own + rule.of_gradient if rule.unbiased else 1.0
             for own, rule in zip(moment.weights, rules, strict=True)
         ]
-        return _Term(gradients, self._chunks.of(moment.vector), contribution.weight, share, divisors)
+        return _Term(gradients, self._chunks.of(moment.vector), contribution.weight, share, divisors, changes)
 
     def _pulls(self, contributions: Sequence[Contribution], shares: Sequence[float]) -> list[_Pull]:
         """One for every version that gradients are of; those of the present one have nothing to make up for."""
@@ -213,6 +197,17 @@ class Correction:
                 _, sum_ = versions.get(contribution.version, (None, 0.0))
                 versions[contribution.version] = contribution.pulled, sum_ + share * contribution.weight
         return [_Pull(self._chunks.of(pulled), share) for pulled, share in versions.values()]
+
+
+def _of_noise(ratio: float) -> float:
+    """How far the curvature is told by the noise of gradients, from a round's ratio of it."""
+    return (1 - ratio) ** 3
+
+
+def _take_back(parameters: Tensor, pulls: Sequence[_Pull], number: int, curvature: float) -> None:
+    """Never further than where it came from, however large the update is."""
+    for pull in pulls:
+        parameters.lerp_(pull.parameters[number], -math.expm1(-curvature * pull.share))
 
 
 def _gathered(old: float, rule: Rule, share: float) -> float:
@@ -243,24 +238,25 @@ def _gather(second: Tensor, terms: Sequence[_Term], number: int, rule: Rule, sha
             torch.maximum(second, gradient.abs(), out=second)
 
 
-def _step(parameters: Tensor, terms: Sequence[_Term], number: int, rule: Rule, rate: float) -> None:
+def _step(parameters: Tensor, terms: Sequence[_Term], number: int, part: Chunk, rule: Rule, rate: float) -> None:
     """A worker contributes memory * moment + gain * gradient, with the moment that this gradient is part of: a step of
     Nesterov's momentum with a velocity of its own."""
     for term in terms:
         gradient, size = term.gradients[number], rate * term.share
+        of_gradient = rule.of_gradient + rule.added * term.changes[part.block]
         if not rule.memory:
-            parameters.add_(gradient, alpha=-size)
+            parameters.add_(gradient, alpha=-size * of_gradient)
             continue
         moment = term.moments[number]
         if FUSED_STEP is not None and rule.gain == 1.0:
-            part = rule.of_moment / rule.memory  # it makes memory * moment + gradient of it
-            if rule.of_gradient != part:
-                parameters.add_(gradient, alpha=-size * (rule.of_gradient - part))
+            factor = rule.of_moment / rule.memory  # it makes memory * moment + gradient of it
+            if of_gradient != factor:
+                parameters.add_(gradient, alpha=-size * (of_gradient - factor))
             FUSED_STEP(
                 [parameters],
                 [gradient],
                 [moment],
-                lr=size * part,
+                lr=size * factor,
                 momentum=rule.memory,
                 dampening=0.0,
                 nesterov=True,
@@ -270,17 +266,20 @@ def _step(parameters: Tensor, terms: Sequence[_Term], number: int, rule: Rule, r
             )
         else:
             moment.mul_(rule.memory).add_(gradient, alpha=rule.gain)
-            parameters.add_(gradient, alpha=-size * rule.of_gradient).add_(moment, alpha=-size * rule.of_moment)
+            parameters.add_(gradient, alpha=-size * of_gradient).add_(moment, alpha=-size * rule.of_moment)
 
 
 def _step_divided(
-    parameters: Tensor, terms: Sequence[_Term], number: int, group: int, rule: Rule, rate: float, below: Tensor
+    parameters: Tensor, terms: Sequence[_Term], number: int, part: Chunk, rule: Rule, rate: float, below: Tensor
 ) -> None:
     """The same, divided by the root of the second moment."""
     for term in terms:
-        gradient, size = term.gradients[number], rate * term.share / term.divisors[group]
+        gradient, size = term.gradients[number], rate * term.share / term.divisors[part.group]
+        of_gradient = rule.of_gradient + rule.added * term.changes[part.block]
         if rule.memory:
             moment = term.moments[number]
             moment.mul_(rule.memory).add_(gradient, alpha=rule.gain)
-            gradient.mul_(rule.of_gradient).add_(moment, alpha=rule.of_moment)
+            gradient.mul_(of_gradient).add_(moment, alpha=rule.of_moment)
+        else:
+            size *= of_gradient
         parameters.addcdiv_(gradient, below, value=-size)

@@ -41,10 +41,14 @@ class Rule(NamedTuple):
         return self.gain * (1 - self.of_moment) / (1 - self.memory) if self.memory < 1 else self.gain * self.ahead
 
     @property
+    def added(self) -> float:
+        """What a gradient adds to the step that it is part of."""
+        return self.of_gradient + self.of_moment * self.gain
+
+    @property
     def taken_back(self) -> float:
         """Of the group's move, per unit of rate times curvature."""
-        added = self.of_gradient + self.of_moment * self.gain
-        return TAKEN_BACK_ADAPTIVE * math.sqrt(added) if self.second else TAKEN_BACK * added
+        return TAKEN_BACK_ADAPTIVE * math.sqrt(self.added) if self.second else TAKEN_BACK * self.added
 
 
 Group = Mapping[str, Any]
