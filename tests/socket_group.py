@@ -89,7 +89,9 @@ def over_sockets(
     """Whatever is launched in here runs over sockets; yields the launchers."""
     launchers: list[PlainLauncher] = []
 
-    def launcher_for(cluster: Any, train: Any, evaluate: Any, assignment: Any, *, elastic: bool) -> PlainLauncher:
+    def launcher_for(
+        cluster: Any, train: Any, evaluate: Any, assignment: Any, *, elastic: bool, name: str
+    ) -> PlainLauncher:
         launcher = PlainLauncher(
             train,
             evaluate,

@@ -25,9 +25,10 @@ from paceline.cli.app import app
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import WorkerReturned
+from paceline.experiment.configuration import CHECKPOINTS, Configuration
 from paceline.experiment.group import Group
 from paceline.experiment.resuming import find_resumption, newest
-from paceline.experiment.run_files import CHECKPOINTS, Configuration, RunFiles
+from paceline.experiment.run_files import RunFiles
 from paceline.lifecycle.resumption import state_of
 from paceline.lifecycle.work import Work, WorkLedger
 from paceline.policies import policy

@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from paceline.core.errors import TraceError
+from paceline.experiment.configuration import read_configuration
 from paceline.experiment.retraining import retrain
-from paceline.experiment.run_files import read_configuration
 from paceline.experiment.simulation import Simulation
 from paceline.experiment.training import fit
 from paceline.experiment.virtual_training import train_virtually

@@ -14,7 +14,7 @@ from torch import nn
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Record, Unit
-from paceline.experiment.run_files import Origin
+from paceline.experiment.configuration import Origin
 from paceline.experiment.script import forget_script, script_functions
 from paceline.experiment.training import InterruptedRun, launch
 from paceline.experiment.verification import train_again

@@ -13,15 +13,9 @@ import torch
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import UpdateRule, WorkerJoined
+from paceline.experiment.configuration import MODEL, Configuration, read_configuration
 from paceline.experiment.group import MOST_PROCESSES, Group, group_of, size_of
-from paceline.experiment.run_files import (
-    MODEL,
-    Configuration,
-    RunFiles,
-    fresh_directory,
-    name_of,
-    read_configuration,
-)
+from paceline.experiment.run_files import RunFiles, fresh_directory, name_of
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation, Measurement, MetricsWriter, read_metrics
 from paceline.recording.trace import Record, Trace

@@ -57,7 +57,7 @@ def run_command(
     elif script is None:
         raise ConfigurationError("which script? A Python file with train(worker); or --resume RUN")
     from paceline.cli.training import TrainingRequest, check, go_on, train_and_compare  # torch takes a second to import
-    from paceline.experiment.run_files import Origin
+    from paceline.experiment.configuration import Origin
     from paceline.experiment.script import script_functions
 
     if resume is not None:

@@ -15,7 +15,7 @@ def scale_command(
     workers: Annotated[int, Argument(help="How many workers it shall have.")],
 ) -> None:
     """Let workers join or leave a run that goes on, without a restart."""
-    from paceline.experiment.run_files import read_configuration
+    from paceline.experiment.configuration import read_configuration
     from paceline.experiment.simulation import policy_for
     from paceline.runtimes.serving.control import request
 

@@ -63,7 +63,7 @@ def train_command(
     elif task is None:
         raise ConfigurationError("which task? digits, fashion-mnist or cifar10; or --resume RUN")
     from paceline.cli.training import TrainingRequest, check, go_on, train_and_compare  # torch takes a second to import
-    from paceline.experiment.run_files import Origin
+    from paceline.experiment.configuration import Origin
     from paceline.experiment.tasks import TaskOptions, settings_of, task_of
 
     if resume is not None:

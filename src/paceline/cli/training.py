@@ -15,10 +15,11 @@ from typer import Exit
 
 from paceline.cli.options import OF_CLUSTERS, cluster_from
 from paceline.core.errors import ConfigurationError
+from paceline.experiment.configuration import MODEL, Origin, read_configuration
 from paceline.experiment.group import Group, size_of
 from paceline.experiment.limits import limits_of
 from paceline.experiment.resuming import TornCheckpointWarning
-from paceline.experiment.run_files import MODEL, Origin, fresh_directory, read_configuration
+from paceline.experiment.run_files import fresh_directory
 from paceline.experiment.script import script_functions
 from paceline.experiment.simulation import policy_for
 from paceline.experiment.tasks import read_task_options, task_of

@@ -21,9 +21,11 @@ def launcher_for(
     assignment: Callable[[int], Assignment],
     *,
     elastic: bool,
+    name: str,
 ) -> Launcher | RayLauncher:
+    """`name`: what a cluster shall call the run."""
     if cluster is None:
         return Launcher(train, evaluate, assignment)
     from paceline.runtimes.ray_cluster.launcher import RayLauncher
 
-    return RayLauncher(cluster, train, evaluate, assignment, elastic=elastic)
+    return RayLauncher(cluster, train, evaluate, assignment, elastic=elastic, name=name)

@@ -26,9 +26,9 @@ from paceline.core.messages import (
     WorkerLeft,
     WorkerReturned,
 )
+from paceline.experiment.configuration import Configuration
 from paceline.experiment.following import Follower
 from paceline.experiment.retraining import refuse_another_rule
-from paceline.experiment.run_files import Configuration
 from paceline.lifecycle.messages import Place
 from paceline.lifecycle.watch import INTERRUPTED, SILENT
 from paceline.recording.trace import Trace

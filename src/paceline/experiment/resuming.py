@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.core.errors import ConfigurationError
-from paceline.experiment.run_files import CHECKPOINTS, Configuration, read_configuration
+from paceline.experiment.configuration import CHECKPOINTS, Configuration, read_configuration
 from paceline.training.checkpoint import STATE, Checkpoint, TornCheckpointError, checkpoints_in, read_checkpoint
 
 AUTO = "auto"

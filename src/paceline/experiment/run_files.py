@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -15,51 +14,15 @@ from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import UpdateRule
-from paceline.experiment.group import Group
+from paceline.experiment.configuration import CHECKPOINTS, CONFIGURATION, MODEL, Configuration
+from paceline.experiment.run_lock import lock
 from paceline.recording.lines import COMPRESSED, write_privately
 from paceline.recording.metrics import Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
 from paceline.recording.trace import NAME, RecordingError, TraceWriter, cut_to, trace_in
-from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.serving.control import Control
 from paceline.training.checkpoint import Facts, save_state, set_aside_after
-
-CHECKPOINTS = Path("checkpoints")
-MODEL = CHECKPOINTS / "model.safetensors"
-
-
-class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a command was given to train, so that `--resume` needs to be told nothing again: a task, or a script."""
-
-    name: str
-    task: dict[str, Any] | None = None  # TaskOptions
-    script: str | None = None
-    arguments: tuple[str, ...] = ()
-
-
-class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """config.json: what a run was told, and, once it has begun, how its updates are made."""
-
-    policy: str
-    group: Group
-    epochs: int | None
-    seed: int
-    lr_scaling: str
-    train: str
-    stale: str = "auto"
-    steps: int | None = None
-    samples: int | None = None
-    budget: float | None = None
-    updates: UpdateRule | None = None
-    threads: int | None = None  # of torch in every worker
-    not_finite: str = "stop"
-    evaluate_every: int | None = None
-    checkpoint_every: str | None = None
-    keep: int = 3
-    origin: Origin | None = None
-    compressed: bool = False  # the trace
-    cluster: RayCluster | None = None
 
 
 def name_of(train: Callable[..., Any]) -> str:
@@ -90,7 +53,7 @@ class RunFiles(Observer):
             trace = self.directory / (NAME + COMPRESSED)
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = _locked(self.directory)
+            self._lock = lock(self.directory)
             if resumed is not None or (self._anew and trace.exists()):
                 cut_to(trace, 0 if resumed is None else resumed.trace_bytes)
                 cut_to(metrics, 0 if resumed is None else resumed.metrics_bytes)
@@ -110,7 +73,7 @@ class RunFiles(Observer):
                 undo.pop_all()
         except OSError as problem:
             raise ConfigurationError(f"{self.directory}: cannot be written: {problem.strerror}") from None
-        self._write("config.json", self._configuration)
+        self._write(CONFIGURATION, self._configuration)
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -119,7 +82,7 @@ class RunFiles(Observer):
         os.close(self._lock)
 
     def begun(self, rule: UpdateRule) -> None:
-        self._write("config.json", msgspec.structs.replace(self._configuration, updates=rule))
+        self._write(CONFIGURATION, msgspec.structs.replace(self._configuration, updates=rule))
 
     def finish(self, end: float, result: tuple[dict[str, Tensor], Summary, int] | None) -> None:
         if self._finished:
@@ -140,28 +103,6 @@ class RunFiles(Observer):
 
     def _write(self, name: str, content: Any) -> None:
         write_privately(self.directory / name, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
-
-
-def _locked(directory: Path) -> int:
-    """Held for as long as this process lives: two at the same run would write over each other."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ConfigurationError(f"{directory}: another process is at this run") from None
-    return descriptor
-
-
-def read_configuration(directory: Path) -> Configuration:
-    """What the run in this directory was told; ConfigurationError if there is none."""
-    path = directory / "config.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Configuration)
-    except OSError as problem:
-        raise ConfigurationError(f"{path}: cannot be read: {problem.strerror}; is this a run directory?") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise ConfigurationError(f"{path}: is not the configuration of a training run: {problem}") from None
 
 
 def fresh_directory(below: Path, name: str) -> Path:

@@ -16,6 +16,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.errors import PacelineError
 from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
 from paceline.experiment.collector import Collector
+from paceline.experiment.configuration import CHECKPOINTS, Configuration, Origin
 from paceline.experiment.given import check_given
 from paceline.experiment.going_back import goes_back
 from paceline.experiment.group import Group, group_of
@@ -25,7 +26,7 @@ from paceline.experiment.limits import limits_of
 from paceline.experiment.result import InterruptedRun as InterruptedRun
 from paceline.experiment.result import RunResult as RunResult
 from paceline.experiment.resuming import AUTO, find_resumption
-from paceline.experiment.run_files import CHECKPOINTS, Configuration, Origin, RunFiles, name_of
+from paceline.experiment.run_files import RunFiles, name_of
 from paceline.experiment.simulation import policy_for
 from paceline.lifecycle.samples import Samples
 from paceline.policies import Policy
@@ -192,7 +193,8 @@ def launch(
         if files is not None and checkpoint is not None:
             _catch_up(files.directory, metrics, collector)
         watching = [*observers, *_views(live, observers, str(chosen), stack)]
-        launcher = launcher_for(cluster, train, evaluate, assignment, elastic=group.most is not None)
+        name = name_of(train) if run_dir is None else str(Path(run_dir).resolve())
+        launcher = launcher_for(cluster, train, evaluate, assignment, elastic=group.most is not None, name=name)
         stack.enter_context(launcher)
         server = Server(
             launcher,

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
+from paceline.experiment.configuration import CHECKPOINTS, MODEL, Configuration, Origin, read_configuration
 from paceline.experiment.rehearsal import LoopFollower
 from paceline.experiment.retraining import Retrained, retrain, walk
-from paceline.experiment.run_files import CHECKPOINTS, MODEL, Configuration, Origin, read_configuration
 from paceline.experiment.script import Script, forget_script
 from paceline.experiment.tasks import read_task_options, task_of
 from paceline.recording.progress_log import Measurement, read_metrics

@@ -75,24 +75,72 @@ def lines_of(path: Path) -> Iterator[bytes]:
         if path.suffix != COMPRESSED:
             yield from file
             return
-        pieces, rest = _decompressed(iter(lambda: file.read(AT_ONCE), b"")), b""
-        for piece in pieces:
-            *whole, rest = (rest + piece).split(b"\n")
+        inflater, rest = _Inflater(), b""
+        for piece in iter(lambda: file.read(AT_ONCE), b""):
+            *whole, rest = (rest + inflater.take(piece)).split(b"\n")
             for line in whole:
                 yield line + b"\n"
         if rest:
             yield rest
 
 
-def _decompressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """What can be read of it: after the last flush of a writer that was killed there is a torn end."""
-    member = zlib.decompressobj(GZIP)
-    for piece in pieces:
+class _Inflater:
+    """Takes a row of gzip members in any pieces."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(GZIP)
+
+    def take(self, piece: bytes) -> bytes:
+        """What can be read of it: after the last flush of a writer that was killed there is a torn end."""
+        found = b""
         while piece:
             try:
-                yield member.decompress(piece)
+                found += self._member.decompress(piece)
             except zlib.error:
-                return
-            piece = member.unused_data
-            if member.eof:
-                member = zlib.decompressobj(GZIP)
+                return found
+            piece = self._member.unused_data
+            if self._member.eof:
+                self._member = zlib.decompressobj(GZIP)
+        return found
+
+
+class GrowingLines:
+    """The whole lines of a file that somebody may be appending to, from near its end on."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        """`most`: so many bytes of lines, at most, of what is there when it is first read."""
+        self._path, self._most = path, most
+        self._read = 0  # bytes of the file
+        self._rest = b""  # of a line whose end has not come yet
+        self._inflater = _Inflater() if path.suffix == COMPRESSED else None
+        self._began = False
+        self.from_the_start = True
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the file is shorter than what was read of it: a run that is resumed begins before its end."""
+        try:
+            return self._path.stat().st_size < self._read
+        except FileNotFoundError:
+            return self._read > 0
+
+    def new(self) -> list[bytes]:
+        """The lines that came since the last time."""
+        with self._path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not self._began and self._inflater is None and size > self._most:
+                self._read = size - self._most
+                self.from_the_start = False
+            file.seek(self._read)
+            content = bytearray(self._rest)
+            for piece in iter(lambda: file.read(AT_ONCE), b""):
+                content += piece if self._inflater is None else self._inflater.take(piece)
+                if not self._began and len(content) > 2 * self._most:  # what is compressed is read from its start on
+                    del content[: -self._most]
+                    self.from_the_start = False
+            self._read = file.tell()
+        *lines, self._rest = bytes(content).split(b"\n")
+        if not self._began and not self.from_the_start:
+            del lines[:1]  # its beginning is missing
+        self._began = True
+        return lines

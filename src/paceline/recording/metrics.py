@@ -35,11 +35,12 @@ class WorkerNow(msgspec.Struct, frozen=True):
 
     worker: int
     pushes: int
-    samples: int
-    member_seconds: float
+    samples_per_second: float
     waiting_share: float
     waiting: bool
     reason: str  # why it waits, if it does
+    staleness: float | None = None  # mean of its gradients, where somebody computed it
+    apart: str = ""  # in words, if it neither computes nor waits: it left, or is silent
 
 
 class LongestWait(msgspec.Struct, frozen=True):
@@ -209,9 +210,9 @@ class RunMetrics(Observer):
                 waits = worker.pushed_at is not None
                 waited = worker.waited + (now - worker.pushed_at if worker.pushed_at is not None else 0.0)
                 stayed = now - worker.entered
-                share = waited / stayed if stayed > 0 else 0.0
+                share, rate = (waited / stayed, worker.samples / stayed) if stayed > 0 else (0.0, 0.0)
                 reason = worker.reason if waits else ""
-                members.append(WorkerNow(worker_id, worker.pushes, worker.samples, stayed, share, waits, reason))
+                members.append(WorkerNow(worker_id, worker.pushes, rate, share, waits, reason))
         return members
 
     def summary(self, policy: str, end: float) -> Summary:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -127,9 +128,17 @@ class MetricsWriter(Observer):
 
 def read_metrics(path: Path) -> list[Line]:
     """The whole lines of a metrics.jsonl."""
-    decoder = msgspec.json.Decoder(Measurement | _WrittenEvaluation | Choice | _WrittenLogged | Failure)
-    lines = [decoder.decode(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-    return [line.read() if isinstance(line, _WrittenEvaluation | _WrittenLogged) else line for line in lines]
+    return [read_line(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def read_line(line: bytes) -> Line:
+    written = _decoder().decode(line)
+    return written.read() if isinstance(written, _WrittenEvaluation | _WrittenLogged) else written
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Measurement | _WrittenEvaluation | Choice | _WrittenLogged | Failure]:
+    return msgspec.json.Decoder(Measurement | _WrittenEvaluation | Choice | _WrittenLogged | Failure)
 
 
 class _WrittenEvaluation(msgspec.Struct, frozen=True, tag="Evaluation"):

@@ -258,22 +258,39 @@ def figure(name: str, value: float) -> str:
 
 def table_of(title: str, snapshot: Snapshot) -> Group:
     """A line about the run, and one row per worker."""
-    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
-    for heading in ("worker", "pushes", "samples/s", "waited"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    table.add_column("", overflow="ellipsis", no_wrap=True, ratio=1)
-    for member in snapshot.members:
-        waited = round(min(1.0, member.waiting_share) * BAR)
-        bar = Text.assemble((COMPUTING * (BAR - waited), STYLES[COMPUTING]), (WAITING * waited, STYLES[WAITING]))
-        rate = member.samples / member.member_seconds if member.member_seconds > 0 else 0.0
-        state = Text(member.reason or "waits", style="yellow") if member.waiting else Text("computes", style="green")
-        share = percent(member.waiting_share)
-        table.add_row(str(member.worker), f"{member.pushes:,}", f"{rate:,.0f}", share, bar, state)
     run = Text.assemble((title, "bold"), "  ", progress_line(snapshot.measurement, snapshot.figures))
     rule = [Text(snapshot.rule, style="dim")] if snapshot.rule else []
     more = [Text(f"and {snapshot.more} more", style="dim")] if snapshot.more else []
-    return Group(run, *rule, table, *more)
+    return Group(run, *rule, worker_table(snapshot.members), *more)
+
+
+def worker_table(members: Sequence[WorkerNow], bar: int = BAR, *, wrap: bool = False) -> Table:
+    """One row per worker. `wrap`: reasons are shown whole, over several lines if need be."""
+    with_staleness = any(member.staleness is not None for member in members)
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    for heading in ("worker", "pushes", "samples/s", "waited", *(["stale"] if with_staleness else [])):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("", ratio=1)  # the one that gives way where there is little room
+    for member in members:
+        waited = round(min(1.0, member.waiting_share) * bar)
+        drawn = Text.assemble((COMPUTING * (bar - waited), STYLES[COMPUTING]), (WAITING * waited, STYLES[WAITING]))
+        cells = [str(member.worker), f"{member.pushes:,}", f"{member.samples_per_second:,.0f}"]
+        cells.append(percent(member.waiting_share))
+        if with_staleness:
+            cells.append("-" if member.staleness is None else f"{member.staleness:.1f}")
+        doing = _doing(member)
+        doing.no_wrap, doing.overflow = not wrap, "fold" if wrap else "ellipsis"
+        table.add_row(*cells, drawn, doing)
+    return table
+
+
+def _doing(member: WorkerNow) -> Text:
+    if member.apart:
+        return Text(member.apart, style="dim")
+    if member.waiting:
+        return Text(member.reason or "waits", style="yellow")
+    return Text("computes", style="green")
 
 
 class Quiet(Observer):

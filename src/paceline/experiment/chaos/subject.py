@@ -27,7 +27,7 @@ from paceline.core.messages import (
     WorkerSuspected,
 )
 from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting, Subject, in_words
-from paceline.experiment.run_files import Origin
+from paceline.experiment.configuration import Origin
 from paceline.experiment.script import script_functions
 from paceline.experiment.tasks import TaskOptions, task_of
 from paceline.experiment.training import launch

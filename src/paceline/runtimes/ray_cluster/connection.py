@@ -15,7 +15,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.runtimes.ray_cluster.options import RayCluster
 
 SUPPORTED = (2, 40)  # the oldest release of Ray
-REACHED_WITHIN = 5.0  # seconds, of a cluster's address
+PATIENCE = 5.0  # seconds for a cluster to answer
 
 
 def imported_ray() -> Any:
@@ -39,7 +39,7 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
         yield ray
         return
     try:
-        _reach(cluster.address)
+        _check_that_it_answers(cluster.address)
         with warnings.catch_warnings(), _own_signals():
             warnings.simplefilter("ignore")  # of Ray's own about versions to come
             ray.init(
@@ -60,11 +60,15 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _reach(address: str) -> None:
-    """Ray itself would try for many minutes where nobody listens."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), REACHED_WITHIN).close()
+def _check_that_it_answers(address: str) -> None:
+    """Where nothing listens Ray itself would try again for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon or not port.isdecimal():
+        return  # Ray finds it, or says at once why not
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as problem:
+        raise ConnectionError(f"nothing answers there ({problem})") from None
 
 
 @contextlib.contextmanager

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import secrets
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ import numpy as np
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.ray_cluster.actor import ShardActor, WorkerActor
 from paceline.runtimes.ray_cluster.connection import connected, imported_ray, own_address
+from paceline.runtimes.ray_cluster.found import SERVER, WORKER, actor_name
 from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.ray_cluster.room import what_lacks
 from paceline.runtimes.ray_cluster.watcher import ActorProcess, Watcher
@@ -33,9 +38,13 @@ class RayLauncher(RemoteLauncher):
         assignment: Callable[[int], Assignment],
         *,
         elastic: bool = False,
+        name: str = "run",
     ) -> None:
+        """`name`: what the run is called on the cluster: its directory, if it has one."""
         super().__init__(train, evaluate, assignment, elastic=elastic)
         self._cluster = cluster
+        self._names = partial(actor_name, name, socket.gethostname(), secrets.token_hex(4))
+        self._starts = itertools.count(1)
 
     def _open(self, stack: ExitStack) -> Net:
         cluster = self._cluster
@@ -54,7 +63,7 @@ class RayLauncher(RemoteLauncher):
         return self._watcher.lacks
 
     def _place(self, errand: Errand) -> ActorProcess:
-        actor = self._actor(WorkerActor, self._cluster.resources_per_worker)
+        actor = self._actor(WorkerActor, self._cluster.resources_per_worker, WORKER, errand.assignment.index)
         process = ActorProcess(self._ray, actor)
         self._watcher.watch(process, actor.node.remote(), actor.run.remote(errand, self._parcel))
         return process
@@ -64,7 +73,9 @@ class RayLauncher(RemoteLauncher):
         count, ports = self._cluster.servers, self._cluster.port_range()
         if count == 1:
             return ()
-        actors = [self._actor(ShardActor, self._cluster.resources_per_server) for _ in range(count)]
+        actors = [
+            self._actor(ShardActor, self._cluster.resources_per_server, SERVER, number) for number in range(count)
+        ]
         for actor in actors:
             stack.callback(undone, lambda actor=actor: self._ray.kill(actor, no_restart=True))  # type: ignore[misc]
         given = None if ports is None else (ports.start, ports.stop)
@@ -82,10 +93,11 @@ class RayLauncher(RemoteLauncher):
             actor.serve.remote()
         return list(addresses)
 
-    def _actor(self, kind: type, resources: Mapping[str, float]) -> Any:
+    def _actor(self, kind: type, resources: Mapping[str, float], role: str, number: int) -> Any:
         """One way for all deaths, ours: Ray restarts nothing, and calls nothing twice."""
         wanted = dict(resources)
         options = {
+            "name": self._names(role, number, next(self._starts)),
             "num_cpus": wanted.pop("CPU", 0),
             "num_gpus": wanted.pop("GPU", 0),
             "memory": wanted.pop("memory", None),
@@ -98,9 +110,8 @@ class RayLauncher(RemoteLauncher):
         try:
             return self._ray.remote(kind).options(**options).remote()
         except ValueError as problem:
-            raise ConfigurationError(
-                f"Ray refuses the runtime_env: {problem}; give it to your own ray.init, or let paceline connect"
-            ) from None
+            hint = "; give the runtime_env to your own ray.init" if self._runtime_env else ""
+            raise ConfigurationError(f"Ray does not take what an actor is to have: {problem}{hint}") from None
 
 
 def _content_of(functions: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
