@@ -20,6 +20,7 @@ from paceline.training.layout import Layout, layout_of
 from paceline.training.optimizers import OptimizerSpec, spec_of
 from paceline.training.parameters import ParameterStore
 from paceline.training.stale import correction as correction_module
+from paceline.training.stale import rules as rules_module
 from paceline.training.stale.blocks import (
     CHUNK,
     MOST_BLOCKS,
@@ -112,7 +113,7 @@ def test_a_lasting_gradient_moves_as_far_per_round_as_without_correction(
     assert moved["ours"][-1] == pytest.approx(expected, rel=1e-3) == pytest.approx(moved["torch's"][-1], rel=1e-3)
 
 
-@pytest.mark.parametrize(("nesterov", "rounds"), [(False, 1.0), (True, 1.5)])
+@pytest.mark.parametrize(("nesterov", "rounds"), [(False, 1.0), (True, 2.0)])
 @pytest.mark.parametrize("fused", [True, False])
 def test_parameters_are_where_momentum_will_have_carried_them(
     nesterov: bool, rounds: float, fused: bool, monkeypatch: pytest.MonkeyPatch
@@ -373,9 +374,25 @@ def test_flat_directions_are_spared_where_gradients_are_noise(monkeypatch: pytes
             pulled[worker] = store.flat.clone(), store.version
         return -float(store.flat[1])
 
+    monkeypatch.setattr(rules_module, "SPARED", 0.0)
     spared = moved()
     monkeypatch.setattr(correction_module, "_of_noise", lambda ratio: 0.0)
     assert moved() < 0.2 < spared < 0.25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "curvature", "needed"),
+    [
+        ({"lr": 0.1}, 0.0, 0.0),
+        ({"lr": 0.1}, 6.0, 0.0),
+        ({"lr": 0.1}, 24.0, 0.75),
+        ({"lr": 0.1, "momentum": 0.5}, 6.0, 0.5),
+        ({"lr": 0.1, "momentum": 0.9}, 6.0, 0.9),
+    ],
+)
+def test_what_a_delay_does_not_harm_is_left_alone(arguments: dict[str, Any], curvature: float, needed: float) -> None:
+    rule = rules_module.RULES[optim.SGD](optim.SGD([torch.zeros(1)], **arguments).param_groups[0])
+    assert rule.needed(curvature) == pytest.approx(needed)
 
 
 def loss_after(

@@ -114,17 +114,20 @@ class Correction:
         samples = sum(contribution.samples for contribution in contributions)
         shares = [contribution.samples / samples for contribution in contributions]
         changes = self._observe(contributions, shares, share, self._metric(rules, ratios))
+        curvatures, along = self._needed(rules)
         pulls = self._pulls(contributions, shares)
-        terms = [self._term(*one, rules) for one in zip(contributions, shares, changes, strict=True)]
+        terms = [
+            self._term(contribution, own, [a * b for a, b in zip(along, found, strict=True)], rules)
+            for contribution, own, found in zip(contributions, shares, changes, strict=True)
+        ]
         self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
         for number, part in enumerate(self._chunks.parts):
             if part is None:
                 continue
             rule, parameters = rules[part.group], self._parameters[number]
             _prepare(terms, number, parameters, rule.decay * decay_share / scale if not rule.decoupled else 0.0)
-            curvature = self._secant.curvatures[part.block] * (1 - _of_noise(self._noise.ratios[part.block]))
-            if curvature > 0:
-                _take_back(parameters, pulls, number, rule.rate * scale * rule.taken_back * curvature)
+            if curvatures[part.block] > 0:
+                _take_back(parameters, pulls, number, rule.rate * scale * rule.taken_back * curvatures[part.block])
             if rule.decay and rule.decoupled:
                 parameters.mul_(1 - rule.rate * decay_share * rule.decay)
             if self._second is None:
@@ -155,9 +158,17 @@ class Correction:
             gradient, pulled = self._sample(contribution.gradient), self._sample(contribution.pulled)
             self._secant.observe(contribution, gradient, pulled, metric, own * share)
             self._noise.observe(gradient * contribution.weight, own * share)
-            found = self._secant.changes(gradient, now - pulled)
-            changes.append([_of_noise(ratio) * part for ratio, part in zip(self._noise.ratios, found, strict=True)])
+            changes.append(self._secant.changes(gradient, now - pulled))
         return changes
+
+    def _needed(self, rules: Sequence[Rule]) -> tuple[list[float], list[float]]:
+        """For each block: the curvature to correct for in all directions, and the part of the change along gradients."""
+        curvatures, along = [], []
+        for block, curvature, ratio in zip(self._blocks, self._secant.curvatures, self._noise.ratios, strict=True):
+            needed, of_noise = rules[block[0].group].needed(curvature), _of_noise(ratio)
+            curvatures.append(needed * (1 - of_noise) * curvature)
+            along.append(needed * of_noise)
+        return curvatures, along
 
     def _sample(self, flat: Tensor) -> Tensor:
         """One row per block."""

@@ -13,7 +13,9 @@ import torch
 TAKEN_BACK, TAKEN_BACK_ADAPTIVE = 1.0, 2.0
 # Rounds that a contribution looks ahead. A gradient is about a round old, of which BSP's own delay is a part, and
 # Nesterov's momentum looks ahead under BSP already. Measured: the results are flat around these, too.
-AHEAD, AHEAD_ADAPTIVE, NESTEROV = 1.0, 0.75, 0.5
+AHEAD, AHEAD_ADAPTIVE, NESTEROV = 1.0, 0.75, 1.0
+# Rate times curvature, over a round, that a gradient a round old bears without any correction, and without memory.
+SPARED = 0.6
 
 
 class Rule(NamedTuple):
@@ -49,6 +51,17 @@ class Rule(NamedTuple):
     def taken_back(self) -> float:
         """Of the group's move, per unit of rate times curvature."""
         return TAKEN_BACK_ADAPTIVE * math.sqrt(self.added) if self.second else TAKEN_BACK * self.added
+
+    def needed(self, curvature: float) -> float:
+        """The part of a correction that is needed at all.
+
+        What decays with w' = -z w(t - 1), a delay of one round, does so no slower than without the delay up to z = 1/e
+        and at all up to pi/2, so there is nothing to gain below. Memory lowers both in proportion to 1 - memory.
+        """
+        if self.second:
+            return 1.0
+        decline = self.rate * self.gain * curvature
+        return max(0.0, 1 - SPARED * (1 - self.memory) / decline) if decline > 0 else 0.0
 
 
 Group = Mapping[str, Any]
