@@ -162,7 +162,7 @@ class Correction:
         return changes
 
     def _needed(self, rules: Sequence[Rule]) -> tuple[list[float], list[float]]:
-        """For each block: the curvature to correct for in all directions, and the part of the change along gradients."""
+        """For each block: the curvature to correct for in all directions, and the part of changes along gradients."""
         curvatures, along = [], []
         for block, curvature, ratio in zip(self._blocks, self._secant.curvatures, self._noise.ratios, strict=True):
             needed, of_noise = rules[block[0].group].needed(curvature), _of_noise(ratio)
