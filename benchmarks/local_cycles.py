@@ -7,12 +7,13 @@ the elapsed time over all cycles of all workers. Beside it, with torch alone and
 update and one parameter copy, with one thread and with as many as there are cores. The best of the repetitions counts
 on both sides. Memory is that of the server's process, with momentum: what it has alone, and the shared slots.
 Then momentum SGD, Nesterov's and AdamW as they are and with stale gradients corrected, alternating. There the gradient
-is a copy of the parameters, so that the loss curves and all parts of the correction have work to do.
+follows the parameters, with noise, so that the loss curves and all parts of the correction have work to do.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -33,6 +34,8 @@ from paceline.training.optimizers import warm_up
 SIZES = (1_000, 100_000, 1_000_000, 10_000_000)
 WORKERS = (1, 2, 4, 8)
 TENSORS = 4
+RATE = 1e-6
+CURVATURE = 0.02 / RATE  # momentum bears it with and without the correction, and the correction has work to do
 SECONDS = 1.5  # that a measurement should take, about
 
 
@@ -55,16 +58,19 @@ KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
 def cycle(worker: paceline.Worker, size: int, cycles: int, kind: str, curved: bool, into: str) -> None:
     model = Flat(size)
     optimizer_class, arguments = KINDS[kind]
-    optimizer = worker.optimizer(model, optimizer_class, lr=1e-6, **arguments)
+    optimizer = worker.optimizer(model, optimizer_class, lr=RATE, **arguments)
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
 
+    signs = itertools.cycle((torch.rand(997) < 0.5).float().mul(2).sub(1).unbind())
+
     def step() -> None:
         if curved:
+            noise = next(signs)
             for parameter in parameters:
                 assert parameter.grad is not None
-                torch.add(parameter.detach(), 1.0, out=parameter.grad)
+                torch.add(noise, parameter.detach(), alpha=CURVATURE, out=parameter.grad)
         first = parameters[0]
         first.grad = None if first.grad is None else first.grad.detach()  # as new as a backward pass would make it
         optimizer.step()
