@@ -21,7 +21,8 @@ def reproduce_command(
     name: Annotated[
         str,
         Argument(
-            help="elasticbsp-table2, elasticbsp-curves, dssp-table1, dbw-static, optimizers, trace; list: what each is."
+            help="elasticbsp-table2, elasticbsp-curves, dssp-table1, dbw-static, optimizers, optimizers-unseen, trace;"
+            " list: what each is."
         ),
     ],
     full: Annotated[bool, Option("--full", help="At the paper's size, which takes days on a CPU.")] = False,

@@ -12,6 +12,7 @@ from paceline.experiment.reproduction.page import Page, index
 from paceline.experiment.reproduction.recorded_trace import recorded_trace
 from paceline.experiment.reproduction.request import Experiment, ExperimentRequest
 from paceline.experiment.reproduction.search_times import search_times
+from paceline.experiment.reproduction.unseen_optimizers import unseen_optimizers
 
 
 class PublishedExperiment(NamedTuple):
@@ -29,6 +30,9 @@ EXPERIMENTS: dict[str, PublishedExperiment] = {
     "dbw-static": PublishedExperiment(dbw_static, "16 workers: DBW against every static k", 3),
     "optimizers": PublishedExperiment(
         optimizers, "SGD, momentum and AdamW under every policy, with stale gradients corrected and not", 3
+    ),
+    "optimizers-unseen": PublishedExperiment(
+        unseen_optimizers, "the same with seeds, models, data and groups that the correction was not made with", 3
     ),
     "trace": PublishedExperiment(recorded_trace, "all policies on recorded iteration times", 3),
 }

@@ -46,12 +46,14 @@ KINDS = (
 
 
 class Model(NamedTuple):
-    """A model, how many samples it is trained on, each once, and how many a round of all workers has."""
+    """A model, how many samples it is trained on, and how many a round of all workers has."""
 
     name: str
     samples: int
     round: int
     tested: int  # pictures of the test set that it is evaluated on
+    task: str = "fashion-mnist"
+    epochs: int = 1
 
 
 class Setting(NamedTuple):
@@ -78,47 +80,95 @@ class Measured(NamedTuple):
 
 
 def optimizers(request: ExperimentRequest) -> Page:
+    groups = {
+        "4": Simulation(intervals=(1.0, 1.0, 1.0, 4.0), jitter=0.05),
+        "16": Simulation(intervals=(1.0,) * 12 + (3.0,) * 4, jitter=0.05),
+        "32": Simulation(workers=32, speed="lognormal:seconds=1.0"),
+    }
+    if request.trace is not None:
+        recorded = Simulation(trace=str(request.trace))
+        workers = str(len(worker_speeds(recorded)))
+        del groups["32"]
+        groups[f"{workers} recorded" if workers in groups else workers] = recorded
+    models = (
+        (Model("mlp", 60_000, 1_024, 2_000), Model("cnn", 60_000, 1_024, 2_000))
+        if request.full
+        else (Model("mlp", 20_480, 512, 2_000), Model("cnn", 4_096, 128, 500))
+    )
+    size = "; ".join(
+        f"{model.name.upper()}, {model.samples:,} samples, {model.round} in a round, {model.tested:,} tested"
+        for model in models
+    )
+    settings = [
+        setting_of(request, kind, name, simulation, model)
+        for model in models
+        for name, simulation in groups.items()
+        for kind in KINDS
+    ]
+    return optimizer_page(
+        request,
+        settings,
+        "Momentum and Adam under every policy",
+        GOAL,
+        f"In virtual time with real gradients, on Fashion-MNIST ({size}); evaluated 20 times on the first pictures of"
+        f" the test set. {HOW_READ} Groups: 4 workers, one of them 4 times slower; 16, a quarter of"
+        f" them 3 times slower; {'the recorded times' if request.trace else '32 with lognormal times'}. Policies whose"
+        " gradients can be stale run with the correction (`stale=auto`) with all seeds, and as they are"
+        " (`stale=none`) with the first.",
+    )
+
+
+GOAL = (
+    "No paper's claim but our own goal: with stale gradients corrected, an optimizer learns as much per sample"
+    " under every policy as under BSP, at BSP's own best rate, so that a gain in pace is a gain in time."
+)
+HOW_READ = (
+    f"The rate is the one of {', '.join(f'{factor:g}' for factor in FACTORS)} times a middle one at which BSP has the"
+    " best mean accuracy over its curve, found with the first seed and in the first group; all others run at that"
+    " rate, untuned. The target is BSP's accuracy after two thirds of its samples. It, and the times and samples to"
+    " it, are read from the mean curve of all seeds, made to rise only (isotonic regression, whose steps are read at"
+    " their middles, with straight lines in between). A single evaluation goes up and down by points, most of all"
+    " where BSP's best rate is at the edge of what it bears: the best of them would be a target that BSP itself met by"
+    " chance."
+)
+
+
+def optimizer_page(
+    request: ExperimentRequest,
+    settings: Sequence[Setting],
+    title: str,
+    goal: str,
+    set_up: str,
+    policies: Sequence[str] = POLICIES,
+    *,
+    as_they_are: bool = True,
+) -> Page:
+    """Every policy in every setting, at the best rate that BSP has with this optimizer and model in its first group."""
     rows: list[list[str]] = []
     claims_of: dict[tuple[str, str], list[tuple[Measured, Measured]]] = {}
     factors: dict[tuple[str, str], float] = {}
-    for setting in _settings(request):
+    for setting in settings:
         of_all_groups = setting.kind.name, setting.model
         if of_all_groups not in factors:
             factors[of_all_groups] = _best_factor(request, setting)
         factor = factors[of_all_groups]
-        bsp, target, measured = _measure(request, setting, factor)
+        bsp, target, measured = _measure(request, setting, factor, policies, as_they_are=as_they_are)
         for one in measured:
             rows.append(_row(one, bsp, factor, target))
             if one.corrected:
                 claims_of.setdefault((setting.kind.name, one.policy), []).append((one, bsp))
     headings = ("setting", "policy", "accuracy", "against bsp", "samples to target", "time to target", "of its pace")
-    size = _sizes(request)
+    text = (
+        "Accuracy: mean over 20 evaluations, evenly spread over the samples. Of its pace: the gain in time to the"
+        " target over the gain in samples per second, both against BSP."
+    )
     return Page(
-        "Momentum and Adam under every policy",
-        "No paper's claim but our own goal: with stale gradients corrected, an optimizer learns as much per sample"
-        " under every policy as under BSP, at BSP's own best rate, so that a gain in pace is a gain in time.",
-        f"In virtual time with real gradients, on Fashion-MNIST ({size}); evaluated 20 times on the first pictures of"
-        " the test set. The rate is the one of"
-        f" {', '.join(f'{factor:g}' for factor in FACTORS)} times a middle one at which BSP has the best mean accuracy"
-        " over its curve, found with the first seed and in the first group; all others run at that rate, untuned. The"
-        " target is BSP's accuracy after two thirds of its samples. It, and the times and samples to it, are read from"
-        " the mean curve of all seeds, made to rise only (isotonic regression, whose steps are read at their middles,"
-        " with straight lines in between). A single evaluation goes up and down by points, most"
-        " of all where BSP's best rate is at the edge of what it bears: the best of them would be a target that BSP"
-        " itself met by chance. Groups: 4 workers, one of them 4 times slower; 16, a quarter of"
-        f" them 3 times slower; {'the recorded times' if request.trace else '32 with lognormal times'}. Policies whose"
-        " gradients can be stale run with the correction (`stale=auto`) with all seeds, and as they are"
-        " (`stale=none`) with the first.",
+        title,
+        goal,
+        set_up,
         [claim for (kind, name), pairs in claims_of.items() for claim in _claims(kind, name, pairs)],
-        [
-            Section(
-                "All figures",
-                "Accuracy: mean over 20 evaluations, evenly spread over the samples. Of its pace: the gain in time to"
-                " the target over the gain in samples per second, both against BSP.",
-                headings,
-                rows,
-            )
-        ],
+        [Section("All figures", text, headings, rows)],
+        request.first_seed,
     )
 
 
@@ -150,26 +200,31 @@ def _part(setting: Setting) -> str:
 
 def _best_factor(request: ExperimentRequest, setting: Setting) -> float:
     """BSP's."""
-    tuning = request.run(_part(setting), setting.comparison, [Trial("bsp", 0, factor) for factor in FACTORS])
+    tuning = request.run(
+        _part(setting), setting.comparison, [Trial("bsp", request.first_seed, factor) for factor in FACTORS]
+    )
     return max(tuning, key=lambda outcome: (_accuracy(outcome), -outcome.trial.factor)).trial.factor
 
 
-def _measure(request: ExperimentRequest, setting: Setting, factor: float) -> tuple[Measured, float, list[Measured]]:
+def _measure(
+    request: ExperimentRequest, setting: Setting, factor: float, policies: Sequence[str], *, as_they_are: bool
+) -> tuple[Measured, float, list[Measured]]:
     """BSP, its target, and every policy, with this factor on the rate."""
-    part = _part(setting)
-    trials = request.trials(POLICIES, factor)
-    outcomes = request.run(part, setting.comparison, trials)
-    stale = [name for name in POLICIES if policy(name).applies_stale]
-    as_they_are = msgspec.structs.replace(setting.comparison, stale="none")
-    uncorrected = request.run(f"{part}-as-it-is", as_they_are, [Trial(name, 0, factor) for name in stale])
-    samples = setting.comparison.train_samples
-    assert samples is not None
+    part, comparison = _part(setting), setting.comparison
+    outcomes = request.run(part, comparison, request.trials(policies, factor))
+    stale = [name for name in policies if policy(name).applies_stale]
+    uncorrected = []
+    if as_they_are:
+        trials = [Trial(name, request.first_seed, factor) for name in stale]
+        uncorrected = request.run(f"{part}-as-it-is", msgspec.structs.replace(comparison, stale="none"), trials)
+    assert comparison.train_samples is not None and comparison.epochs is not None
+    samples = comparison.epochs * comparison.train_samples
     target = _target([outcome for outcome in outcomes if outcome.trial.policy == "bsp"], samples)
     found = []
-    for name in POLICIES:
+    for name in policies:
         own = [outcome for outcome in outcomes if outcome.trial.policy == name]
         found.append(_measured(setting, name, True if name in stale else None, own, target))
-        if name in stale:
+        if name in stale and as_they_are:
             own = [outcome for outcome in uncorrected if outcome.trial.policy == name]
             found.append(_measured(setting, name, False, own, target))
     return found[0], target, found
@@ -272,50 +327,21 @@ def _row(one: Measured, bsp: Measured, factor: float, target: float) -> list[str
     ]
 
 
-def _settings(request: ExperimentRequest) -> list[Setting]:
-    data = None if request.data is None else str(request.data)
-    groups = {
-        "4": Simulation(intervals=(1.0, 1.0, 1.0, 4.0), jitter=0.05),
-        "16": Simulation(intervals=(1.0,) * 12 + (3.0,) * 4, jitter=0.05),
-        "32": Simulation(workers=32, speed="lognormal:seconds=1.0"),
-    }
-    if request.trace is not None:
-        recorded = Simulation(trace=str(request.trace))
-        workers = str(len(worker_speeds(recorded)))
-        del groups["32"]
-        groups[f"{workers} recorded" if workers in groups else workers] = recorded
-    found = []
-    for model in _models(request):
-        for name, simulation in groups.items():
-            for kind in KINDS:
-                comparison = Comparison(
-                    "fashion-mnist",
-                    simulation,
-                    1,
-                    data,
-                    model.name,
-                    kind.optimizer,
-                    kind.rate,
-                    kind.momentum,
-                    max(1, model.round // len(worker_speeds(simulation))),
-                    evaluate_every=model.samples // EVALUATIONS,
-                    test_samples=model.tested,
-                    keep_spans=False,
-                    nesterov=kind.nesterov,
-                    train_samples=model.samples,
-                )
-                found.append(Setting(kind, name, model.name, comparison))
-    return found
-
-
-def _models(request: ExperimentRequest) -> tuple[Model, ...]:
-    if request.full:
-        return Model("mlp", 60_000, 1_024, 2_000), Model("cnn", 60_000, 1_024, 2_000)
-    return Model("mlp", 20_480, 512, 2_000), Model("cnn", 4_096, 128, 500)
-
-
-def _sizes(request: ExperimentRequest) -> str:
-    return "; ".join(
-        f"{model.name.upper()}, {model.samples:,} samples, {model.round} in a round, {model.tested:,} tested"
-        for model in _models(request)
+def setting_of(request: ExperimentRequest, kind: Kind, group: str, simulation: Simulation, model: Model) -> Setting:
+    comparison = Comparison(
+        model.task,
+        simulation,
+        model.epochs,
+        None if request.data is None else str(request.data),
+        model.name,
+        kind.optimizer,
+        kind.rate,
+        kind.momentum,
+        max(1, model.round // len(worker_speeds(simulation))),
+        evaluate_every=model.epochs * model.samples // EVALUATIONS,
+        test_samples=model.tested,
+        keep_spans=False,
+        nesterov=kind.nesterov,
+        train_samples=model.samples,
     )
+    return Setting(kind, group, model.name, comparison)

@@ -34,6 +34,7 @@ class Page:
     set_up: str
     claims: Sequence[Claim]
     sections: Sequence[Section] = field(default_factory=tuple)
+    first_seed: int = 0
 
     @property
     def verdict(self) -> str:
@@ -45,7 +46,8 @@ class Page:
     def markdown(self, command: str, seeds: int, below: Path) -> str:
         """The whole page; pictures are linked relative to `below`, the folder of the page."""
         hold = sum(claim.holds for claim in self.claims)
-        given = "no random numbers" if seeds == 0 else "seeds " + ", ".join(map(str, range(seeds)))
+        used = range(self.first_seed, self.first_seed + seeds)
+        given = "no random numbers" if seeds == 0 else "seeds " + ", ".join(map(str, used))
         parts = [
             f"# {self.title}",
             f"{self.paper}",

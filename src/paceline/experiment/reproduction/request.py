@@ -27,9 +27,11 @@ class ExperimentRequest:
     folder: Path  # for pictures, beside the results
     data: Path | None = None
     trace: Path | None = None
+    first_seed: int = 0
 
     def trials(self, policies: Sequence[str], factor: float = 1.0) -> list[Trial]:
-        return [Trial(policy, seed, factor) for seed in range(self.seeds) for policy in policies]
+        seeds = range(self.first_seed, self.first_seed + self.seeds)
+        return [Trial(policy, seed, factor) for seed in seeds for policy in policies]
 
 
 SCALED_DOWN = (
