@@ -458,12 +458,13 @@ def test_a_joiner_that_never_comes_does_not_keep_a_run_from_its_end() -> None:
 
 def test_a_worker_whose_place_will_be_gone_hands_in_its_gradient_and_another_takes_over() -> None:
     group = begun(LifecycleGroup("asp", 2, work=Work(40, 2), least=2, most=2))
-    group.send(DepartureRequested(1))
+    group.send(DepartureRequested(1, "its node is drained"))
     assert states(group) == [State.MEMBER, State.LEAVING, State.STARTING]
     group.send(DepartureRequested(1))  # it knows
     assert len(group.processes) == 3
     group.act("push", 1)
     assert group.version == 1 and states(group)[1] is State.DISMISSED
+    assert left(group) == [(1, "its node is drained")]
     group.finish_all()
     group.check_end()
     assert group.applied.total() == 40

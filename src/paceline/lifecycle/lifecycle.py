@@ -195,8 +195,7 @@ class Lifecycle(Sizing):
             self.samples.hand_in(seat.worker, len(units), event.samples)
             self.round.push(seat.worker, event.samples)
         self._orders.follow(record.commands)
-        if seat.state is State.LEAVING:
-            self._dismiss(seat, now)
+        self._dismiss_if_leaving(seat, now)
 
     def _skip(self, event: BatchesSkipped, now: float) -> None:
         seat = self.seats[event.seat]

@@ -86,6 +86,7 @@ class DepartureRequested(msgspec.Struct, frozen=True, gc=False):
     """The place of this process will be gone soon: it is to hand in what it is at, and another takes over."""
 
     seat: int
+    reason: str = "its place will be gone"
 
 
 class EndRequested(msgspec.Struct, frozen=True, gc=False):

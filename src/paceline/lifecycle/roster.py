@@ -209,9 +209,9 @@ class Roster:
 
     def _dismiss_if_leaving(self, seat: Seat, now: float) -> None:
         if seat.state is State.LEAVING:
-            self._dismiss(seat, now)
+            self._dismiss(seat, now, seat.leaves)
 
-    def _dismiss(self, seat: Seat, now: float, reason: str = MADE_SMALLER) -> None:
+    def _dismiss(self, seat: Seat, now: float, reason: str) -> None:
         self._change(seat, Change.TOLD_TO_STOP)
         self._let_go(seat, reason, now)
         self._outputs.append(Dismiss(seat.index))

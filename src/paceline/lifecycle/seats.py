@@ -118,6 +118,7 @@ class Seat:
         "index",
         "interrupted",
         "late",
+        "leaves",
         "part",
         "pushed",
         "pushed_before",
@@ -145,6 +146,7 @@ class Seat:
         self.forgot = False  # and does not know what only a process can know
         self.asks = False  # it waits for an answer to its request for work
         self.told_last = False  # it had asked for more in the middle of a gradient, and its loop ends with that one
+        self.leaves = ""  # why it was asked to leave, if it was
         self.interrupted = False  # it was told to drop its gradient, and has not answered
         self.late: GradientPushed | None = None  # it spoke again, and this is judged as soon as it is a member
         self.void = 0  # units that it holds, and that were given to others while it was silent

@@ -9,8 +9,6 @@ from paceline.lifecycle.roster import MADE_SMALLER
 from paceline.lifecycle.seats import ON_THEIR_WAY_OUT, Change, Seat, State
 from paceline.lifecycle.watch import Watch
 
-PLACE_IS_GONE = "its place will be gone"
-
 
 class Sizing(Watch):
     @abstractmethod
@@ -48,6 +46,7 @@ class Sizing(Watch):
         computes = seat.worker in self.members and seat.worker not in progress.waiting
         if computes and not seat.away and seat.worker not in progress.newcomers:
             self._change(seat, Change.ASKED_TO_LEAVE)
+            seat.leaves = reason
         else:
             self._dismiss(seat, now, reason)
 
@@ -60,7 +59,7 @@ class Sizing(Watch):
         replaced = self.staffing.replaces(others)
         if not (others or replaced):
             return  # it stays for as long as it can: nobody else would go on
-        self._ask_to_leave(seat, now, PLACE_IS_GONE)
+        self._ask_to_leave(seat, now, event.reason)
         if replaced:
             self._start_another()
         if not self.begun:

@@ -30,7 +30,7 @@ class Watch(Roster):
                 self.silence.forgive(seat.index)
                 outputs.append(EndProcess(seat.index))
             elif seat.state is State.LEAVING and silent.overdue:
-                self._dismiss(seat, now)
+                self._dismiss(seat, now, seat.leaves)
             elif seat.state is State.MEMBER:
                 self._suspect(seat, silent, now)
             elif seat.state is State.SILENT and len(self.active) == len(self.silent):

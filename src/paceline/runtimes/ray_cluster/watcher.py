@@ -18,6 +18,7 @@ PAUSE = 0.2  # seconds between two looks for new actors
 NODES_EVERY = 1.0  # seconds between two looks at the nodes
 NODE_DIED = "its node is gone"
 PROCESS_DIED = "its process died"
+NODE_DRAINED = "its node is drained, and will be gone"
 
 
 class ActorProcess(RemoteProcess):
@@ -93,7 +94,7 @@ class Watcher:
             with self._lock:
                 self._all = [process for process in self._all if process.exitcode is None]
             for process in self._all:
-                process.leaves = process.leaves or process.node in draining
+                process.leaves = NODE_DRAINED if process.node in draining else process.leaves
             unplaced = any(not process.placed for process in self._all)
             self.lacks = what_lacks(self._ray, self._wanted) if unplaced else ""
 

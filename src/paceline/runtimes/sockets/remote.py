@@ -80,7 +80,7 @@ class RemoteProcess(ABC):
         self.cause = ""
         self.exitcode: int | None = None
         self.placed = False  # whether it has a place
-        self.leaves = False  # whether its place will be gone soon
+        self.leaves = ""  # why its place will be gone soon; empty: it will not
         self.ended, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._lock = threading.Lock()
 
@@ -233,7 +233,7 @@ class RemoteLauncher(ABC):
                 process.end(f"no sign of life for {self._net.silence:g} seconds: its host may be frozen")
             if process.leaves and index not in self._sent_off:
                 self._sent_off.add(index)
-                yield DepartureRequested(index)
+                yield DepartureRequested(index, process.leaves)
         if self._elastic and not self._expected:
             yield RoomOffered()  # one is always on its way: it comes as soon as there is a place for it
 
