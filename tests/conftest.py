@@ -37,6 +37,23 @@ def cluster() -> Iterator[Nodes]:
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def patient_cluster() -> Iterator[Nodes]:
+    """Ray with its own settings: it believes in a node that was killed for sixteen seconds."""
+    from ray_nodes import Nodes
+
+    opened = Nodes()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def believed_nodes(patient_cluster: Nodes) -> Iterator[Nodes]:
+    patient_cluster.are("a", "b")
+    yield patient_cluster
+    patient_cluster.are_left_alone()
+
+
 @pytest.fixture
 def nodes(cluster: Nodes) -> Iterator[Nodes]:
     """A head and the nodes a and b. Whatever a test does with them, nothing of its run may be left."""

@@ -101,19 +101,16 @@ def test_a_worker_that_is_killed_is_replaced(nodes: Nodes, tmp_path: Path) -> No
     assert departures.reasons[1] in ("its connection broke", "its process died")
 
 
-def go_back_after(act: Any, nodes: Nodes, directory: Path) -> None:
+def go_back_after(act: Any, nodes: Nodes, directory: Path, **options: Any) -> RunResult:
+    """A run that loses shards comes to the same weights. `options`: of the cluster."""
+
     def acting() -> None:
         functions.wait_for(directory / "trains")
         act()
         functions.write(directory / "fast", True)
 
-    cluster = RayCluster(
-        address=nodes.address,
-        servers=2,
-        transport="tcp",
-        resources_per_worker={"CPU": 0.5},
-        resources_per_server={"seat": 1},
-    )
+    usual: dict[str, Any] = {"resources_per_worker": {"CPU": 0.5}, "resources_per_server": {"seat": 1}}
+    cluster = RayCluster(address=nodes.address, servers=2, transport="tcp", **{**usual, **options})
     with beside(acting, directory), pytest.warns(ShardLostWarning, match="goes back to its last checkpoint"):
         result = launch(
             partial(functions.train_slowly, directory=str(directory)),
@@ -123,6 +120,7 @@ def go_back_after(act: Any, nodes: Nodes, directory: Path) -> None:
             **LONG,
         )
     is_what_is_trained_here(result, directory / "run")
+    return result
 
 
 def test_after_a_shards_death_the_run_comes_to_the_same_weights(nodes: Nodes, tmp_path: Path) -> None:

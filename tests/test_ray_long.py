@@ -25,6 +25,7 @@ from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace
 from paceline.runtimes.ray_cluster import launcher
 from paceline.runtimes.ray_cluster.watcher import NODE_DRAINED
+from paceline.runtimes.sockets import shards
 
 pytestmark = pytest.mark.ray
 
@@ -80,6 +81,45 @@ def test_a_run_with_everything_replays_and_its_ledger_adds_up(nodes: Nodes, tmp_
 
 def test_a_shard_whose_node_is_gone_is_made_anew_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
     go_back_after(lambda: nodes.kill(nodes.one_with("Shard")), nodes, tmp_path)
+
+
+EVERYWHERE: dict[str, Any] = dict.fromkeys(("resources_per_worker", "resources_per_server"), {"seat": 0.25})
+
+
+def have_both(nodes: Nodes) -> None:
+    for kind in ("Shard", "Worker"):
+        assert nodes.actors(kind, of="a") or nodes.actors(kind, of="b")
+
+
+def test_nodes_that_ray_still_believes_in_get_nothing_when_a_fixed_group_goes_back(
+    believed_nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes = believed_nodes
+
+    def act() -> None:
+        have_both(nodes)
+        nodes.kill("a")
+        nodes.kill("b")
+
+    result = go_back_after(act, nodes, tmp_path, **EVERYWHERE)
+    assert not result.failures and not result.summary.departures
+
+
+def test_frozen_nodes_get_nothing_when_a_fixed_group_goes_back(believed_nodes: Nodes, tmp_path: Path) -> None:
+    nodes = believed_nodes
+
+    def act() -> None:
+        have_both(nodes)
+        nodes.freeze("a")
+        nodes.freeze("b")
+
+    try:
+        with patch.object(shards, "SILENCE", 4.0):
+            result = go_back_after(act, nodes, tmp_path, **EVERYWHERE, silence=3)
+    finally:
+        nodes.thaw("a")
+        nodes.thaw("b")
+    assert not result.failures and not result.summary.departures
 
 
 def test_a_frozen_worker_is_given_up_and_what_it_pushes_after_its_thaw_does_not_count(

@@ -38,6 +38,15 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    with _notices_on_stderr():
+        _connect(ray, cluster)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _connect(ray: Any, cluster: RayCluster) -> None:
     try:
         _check_that_it_answers(cluster.address)
         with warnings.catch_warnings(), _own_signals():
@@ -54,10 +63,26 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
             f"no Ray cluster at {cluster.address!r}: {said}; `ray start --head` begins one, and address='local' one"
             " that lasts as long as the run"
         ) from None
+
+
+@contextlib.contextmanager
+def _notices_on_stderr() -> Iterator[None]:
+    """Ray tells every program on a cluster of any node that dies, and prints it where a program's own output goes."""
+    from ray._private import worker  # there is no public way
+
+    printed = getattr(worker, "print_to_stdstream", None)
+    if printed is None:
+        yield
+        return
+
+    def print_it(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        printed({**data, "is_err": True} if data.get("pid") == "raylet" else data, *arguments, **options)
+
+    worker.print_to_stdstream = print_it
     try:
-        yield ray
+        yield
     finally:
-        ray.shutdown()
+        worker.print_to_stdstream = printed
 
 
 def _check_that_it_answers(address: str) -> None:

@@ -19,6 +19,7 @@ from paceline.runtimes.ray_cluster.connection import connected, imported_ray, ow
 from paceline.runtimes.ray_cluster.found import SERVER, WORKER, actor_name
 from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.ray_cluster.room import what_lacks
+from paceline.runtimes.ray_cluster.shard_places import ShardPlaces
 from paceline.runtimes.ray_cluster.watcher import ActorProcess, Watcher
 from paceline.runtimes.serving.duties import Assignment
 from paceline.runtimes.serving.memory import pack
@@ -63,9 +64,9 @@ class RayLauncher(RemoteLauncher):
         return self._watcher.lacks
 
     def _place(self, errand: Errand) -> ActorProcess:
-        actor = self._actor(WorkerActor, self._cluster.resources_per_worker, WORKER, errand.assignment.index)
-        process = ActorProcess(self._ray, actor)
-        self._watcher.watch(process, actor.node.remote(), actor.run.remote(errand, self._parcel))
+        make = partial(self._actor, WorkerActor, self._cluster.resources_per_worker, WORKER, errand.assignment.index)
+        process = ActorProcess(self._ray, make, lambda actor: actor.run.remote(errand, self._parcel))
+        self._watcher.watch(process)
         return process
 
     def _start_shards(self, stack: ExitStack) -> Sequence[Address]:
@@ -73,27 +74,26 @@ class RayLauncher(RemoteLauncher):
         count, ports = self._cluster.servers, self._cluster.port_range()
         if count == 1:
             return ()
-        actors = [
-            self._actor(ShardActor, self._cluster.resources_per_server, SERVER, number) for number in range(count)
-        ]
-        for actor in actors:
-            stack.callback(undone, lambda actor=actor: self._ray.kill(actor, no_restart=True))  # type: ignore[misc]
         given = None if ports is None else (ports.start, ports.stop)
-        asked = [actor.listen.remote(self.secret, given, self._cluster.compression) for actor in actors]
-        try:
-            addresses = self._ray.get(asked, timeout=PATIENCE)
-        except self._ray.exceptions.GetTimeoutError:
-            lacks = what_lacks(self._ray, self._cluster.resources_per_server) or "it does not say why"
-            raise ConfigurationError(
-                f"Ray did not place {count} servers within {PATIENCE:g} seconds ({lacks})"
-            ) from None
-        except self._ray.exceptions.RayError as problem:
-            raise ConfigurationError(f"a server could not be started: {problem}") from None
-        for actor in actors:
-            actor.serve.remote()
-        return list(addresses)
 
-    def _actor(self, kind: type, resources: Mapping[str, float], role: str, number: int) -> Any:
+        def make(number: int, strategy: Any) -> Any:
+            actor = self._actor(ShardActor, self._cluster.resources_per_server, SERVER, number, strategy)
+            stack.callback(undone, lambda: self._ray.kill(actor, no_restart=True))
+            return actor
+
+        def listen(actor: Any) -> Any:
+            return actor.listen.remote(self.secret, given, self._cluster.compression)
+
+        doubts = self._watcher.doubts
+        found = ShardPlaces(self._ray, doubts, make, listen).wait(count, PATIENCE)
+        if found is None:
+            lacks = what_lacks(self._ray, self._cluster.resources_per_server, doubts.nodes) or "it does not say why"
+            raise ConfigurationError(f"Ray did not place {count} servers within {PATIENCE:g} seconds ({lacks})")
+        for actor, _ in found:
+            actor.serve.remote()
+        return [address for _, address in found]
+
+    def _actor(self, kind: type, resources: Mapping[str, float], role: str, number: int, strategy: Any) -> Any:
         """One way for all deaths, ours: Ray restarts nothing, and calls nothing twice."""
         wanted = dict(resources)
         options = {
@@ -104,7 +104,7 @@ class RayLauncher(RemoteLauncher):
             "resources": wanted or None,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": "SPREAD",
+            "scheduling_strategy": strategy,
             "runtime_env": self._runtime_env,
         }
         try:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 
-def what_lacks(ray: Any, wanted: Mapping[str, float]) -> str:
-    """Empty: there is room, as far as Ray says."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return in_words(wanted, nodes, ray.available_resources())
+def what_lacks(ray: Any, wanted: Mapping[str, float], doubted: Collection[str] = ()) -> str:
+    """Empty: there is room, as far as Ray says. `doubted`: the ids of nodes that do not answer."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in doubted]
+    lacks = in_words(wanted, nodes, ray.available_resources())
+    return "; ".join(filter(None, [lacks, _in_doubt(len(doubted))]))
+
+
+def _in_doubt(nodes: int) -> str:
+    if not nodes:
+        return ""
+    return f"{nodes} node{'s do' if nodes > 1 else ' does'} not answer, and nothing is placed there"
 
 
 def in_words(wanted: Mapping[str, float], nodes: Sequence[Mapping[str, float]], free: Mapping[str, float]) -> str:

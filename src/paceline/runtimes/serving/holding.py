@@ -86,6 +86,9 @@ class Elsewhere(Protocol):
     def is_lost(self) -> bool:
         """Whether one of them is gone, and its part of the parameters with it."""
 
+    def look_closely(self) -> None:
+        """The group is given up: raise if one of them is lost, too."""
+
     def is_complete(self, seat: int, message: ToServer) -> bool:
         """Whether all that belongs to a worker's word is there; if not, it is delivered again when it is."""
 

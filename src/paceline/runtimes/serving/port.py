@@ -331,6 +331,8 @@ class ProcessPort:
         self.aggregation.discard(command.gradient, command.seat)
 
     def give_up(self, command: GiveUp) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.look_closely()
         raise WorkerFailedError(command.reason)
 
     def wake_at(self, time: float) -> None:

@@ -80,6 +80,7 @@ class RemoteProcess(ABC):
         self.cause = ""
         self.exitcode: int | None = None
         self.placed = False  # whether it has a place
+        self.called = False  # whether it has called the server; before that it may be given another place
         self.leaves = ""  # why its place will be gone soon; empty: it will not
         self.ended, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._lock = threading.Lock()
@@ -272,6 +273,7 @@ class RemoteLauncher(ABC):
             return
         self._expected.discard(visitor.caller.number)
         started = self._started[visitor.caller.number]
+        _process_of(started).called = True
         if shared:
             os.dup2(visitor.memory, started.descriptor, inheritable=False)
             os.close(visitor.memory)

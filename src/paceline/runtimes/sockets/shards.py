@@ -6,37 +6,32 @@ the model for an evaluation, and all that a checkpoint holds.
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.core.messages import DataOpened, Gradient, Statistics, UpdateApplied, UpdateRule
-from paceline.lifecycle.messages import MakeUpdate
-from paceline.lifecycle.validation import PortView
+from paceline.core.messages import Statistics, UpdateApplied
 from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.loop import Loop
-from paceline.runtimes.serving.memory import pack, path_of, pickled, unpack_from
+from paceline.runtimes.serving.memory import pickled
 from paceline.runtimes.serving.messages import Enter, Push, ToServer
 from paceline.runtimes.sockets import shard_messages as said
 from paceline.runtimes.sockets.channel import SocketChannel
+from paceline.runtimes.sockets.sharded_store import ShardedAggregation, ShardedStore, restore
 from paceline.runtimes.sockets.waiting import ready
 from paceline.training.choices import UpdateOptions
-from paceline.training.layout import Layout, Segment, typed
+from paceline.training.layout import Layout
 from paceline.training.optimizers import OptimizerSpec
-from paceline.training.parameters import ParameterStore
-from paceline.training.rates import Rates, rates_of
-from paceline.training.schedule import Figure
-from paceline.training.sharded_state import merged_pending, merged_state, split_pending, split_state
-from paceline.training.sharding import Part, merged_statistics, parts_of
+from paceline.training.sharding import merged_statistics, parts_of
 
 SILENCE = 30.0  # seconds without a sign of life after which a shard is given up: a large update takes a while
+SEEN_TOGETHER = 1.0  # seconds within which the ends of processes on one node are seen
+SILENCE_OF_BOTH = 5.0  # of a shard, when the last worker is given up
 
 ShardChannel = SocketChannel[said.FromShard, said.ToShard]
 
@@ -173,7 +168,7 @@ class Shards:
         if resumed is None:
             hand_over()
         else:
-            _restore(self, store, resumed)
+            restore(self, store, resumed)
         store.rule = self.ask(said.Begun, has_ended if resumed is None else None)[0].rule
         return ShardedAggregation(self, store, statistics=statistics)
 
@@ -218,10 +213,21 @@ class Shards:
         """A process that stands still keeps its connection, and nothing comes any more."""
         self._look_at(range(self.used))
 
-    def _look_at(self, numbers: Iterable[int]) -> None:
+    def _look_at(self, numbers: Iterable[int], silence: float | None = None) -> None:
+        silence = SILENCE if silence is None else silence
         for number in numbers:
-            if self.channels[number].heard_at < time.monotonic() - SILENCE:
-                raise self._lost(number, f"no sign of life for {SILENCE:g} seconds")
+            if self.channels[number].heard_at < time.monotonic() - silence:
+                raise self._lost(number, f"no sign of life for {silence:g} seconds")
+
+    def look_closely(self) -> None:
+        """Nobody trains any more. If a shard is gone as well, that is why: one node may have held both, and one of the
+        ends is seen first."""
+        end = time.monotonic() + SEEN_TOGETHER
+        while (left := end - time.monotonic()) > 0:
+            numbers = {self.channels[number].fileno(): number for number in range(self.used)}
+            for descriptor in ready(numbers, seconds=left)[0]:
+                self._heard.extend((numbers[descriptor], message) for message in self._read(numbers[descriptor]))
+        self._look_at(range(self.used), SILENCE_OF_BOTH)
 
     def pause(self, seconds: float) -> None:
         """Nothing could be heard for so long."""
@@ -235,159 +241,3 @@ class Shards:
     def close(self) -> None:
         for channel in self.channels:
             channel.close()
-
-
-class ShardedStore:
-    """What there is to know of the parameters, for whoever asked a ParameterStore before."""
-
-    def __init__(
-        self, shards: Shards, layout: Layout, spec: OptimizerSpec, parts: Sequence[Part], options: UpdateOptions
-    ) -> None:
-        self.layout, self.spec, self.parts = layout, spec._replace(state=None), parts
-        self._shards, self._options = shards, options
-        self._rates: Rates = rates_of(self.spec)
-        self.rule: UpdateRule | None = None
-        self._shown: tuple[int, Tensor] | None = None  # the version and its parameters, as they were fetched last
-
-    @property
-    def version(self) -> int:
-        return self._rates.version
-
-    @property
-    def samples(self) -> int:
-        return self._rates.samples
-
-    @property
-    def epoch_samples(self) -> int | None:
-        return self._rates.epoch_samples
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        return self._rates.rates
-
-    @property
-    def learning_rate(self) -> float:
-        return self._rates.learning_rate
-
-    @property
-    def digest(self) -> None:
-        """Nobody here has the parameters."""
-
-    @property
-    def wants_figures(self) -> bool:
-        return self._rates.wants_figures
-
-    def figure_of(self, figures: Mapping[str, float]) -> Figure | None:
-        return self._rates.figure_of(figures)
-
-    def feed(self, value: float) -> None:
-        self._rates.feed(value)
-        self._shards.tell(said.Feed(value))
-
-    def open(self, opened: DataOpened) -> None:
-        self._rates.open(opened)
-        self._shards.tell(said.Open(opened))
-
-    def advance(self, command: MakeUpdate) -> None:
-        self._rates.advance([part.arrived.samples for part in command.parts], command.samples_per_round)
-
-    def rule_for(self, *, statistics: bool) -> UpdateRule:
-        assert self.rule is not None
-        return self.rule
-
-    @property
-    def flat(self) -> Tensor:
-        if self._shown is None or self._shown[0] != self.version:
-            self._shown = self.version, torch.cat([content[0] for content in self.fetch(said.Show())])
-        return self._shown[1]
-
-    @property
-    def parameters(self) -> dict[str, Tensor]:
-        return typed(self.flat, self.layout.parameters)
-
-    def fetch(self, show: said.Show) -> list[Any]:
-        """What all shards show, at one version."""
-        self._shards.tell(show)
-        answers = self._shards.ask(said.Shown)
-        assert {answer.version for answer in answers} == {self.version}, "shards that differ in their version"
-        return [unpack_from(answer.parcel) for answer in answers]
-
-    def state(self) -> dict[str, Any]:
-        return self.everything(())[0]
-
-    def everything(self, pending: Iterable[tuple[Gradient, int]]) -> tuple[dict[str, Any], list[Any]]:
-        """The state of one store over the whole, and the gradients without a fate."""
-        shown = self.fetch(said.Show(True, tuple(pending)))
-        self._shown = self.version, torch.cat([flat for flat, _, _ in shown])
-        state = merged_state(self.parts, [state for _, state, _ in shown])
-        return state, merged_pending(self.parts, [kept for _, _, kept in shown])
-
-    def optimizer_state(self) -> dict[str, Any]:
-        state = self.state()
-        whole = ParameterStore(self.layout, self.flat, self.spec, self._options)
-        whole.resume(self.flat, state)
-        return whole.optimizer_state()
-
-    def resume_rates(self, state: Mapping[str, Any]) -> None:
-        self._rates.resume(state)
-
-
-class ShardedAggregation:
-    """What an Aggregation does, done by the shards."""
-
-    def __init__(self, shards: Shards, store: ShardedStore, *, statistics: bool) -> None:
-        self.store = store
-        self.statistics = statistics
-        self._shards = shards
-        self._set_aside: dict[Gradient, None] = {}
-
-    def hand_in(
-        self,
-        seat: int,
-        gradient: Tensor,
-        squared_norm: float | None = None,
-        pulled: Tensor | None = None,
-        absent: tuple[int, ...] = (),
-    ) -> None:
-        """It is with the shards already."""
-        self._shards.tell(said.HandIn(seat, absent))
-
-    def set_aside(self, gradient: Gradient, seat: int, version: int) -> None:
-        self._set_aside[gradient] = None
-        self._shards.tell(said.SetAside(gradient, seat, version))
-
-    def discard(self, gradient: Gradient, seat: int) -> None:
-        self._set_aside.pop(gradient, None)
-        self._shards.tell(said.Discard(gradient, seat))
-
-    def make_update(self, command: MakeUpdate) -> UpdateApplied | None:
-        """Done as soon as it is told, unless somebody wants to know what the gradients were like."""
-        for part in command.parts:
-            self._set_aside.pop(part.arrived.gradient, None)
-        self._shards.tell(said.Update(command))
-        self.store.advance(command)
-        return None if self.statistics else UpdateApplied(command.version, None)
-
-    def hand_out(self, seat: int, segment: Segment) -> None:
-        self._shards.tell(said.HandOut(seat))
-
-    def forget(self, seat: int) -> None:
-        """The shards are told when its connections end."""
-
-    def everything(self, pending: Iterable[tuple[Gradient, int]]) -> tuple[dict[str, Any], list[Any]]:
-        return self.store.everything(pending)
-
-    def view(self) -> PortView:
-        return PortView(self.store.version, tuple(self._set_aside))
-
-
-def _restore(shards: Shards, store: ShardedStore, resumed: tuple[Tensor, dict[str, Any], list[Any]]) -> None:
-    flat, state, pending = resumed
-    states, gradients = split_state(state, store.parts), split_pending(pending, store.parts)
-    for number, (part, own, held) in enumerate(zip(store.parts, states, gradients, strict=True)):
-        parcel = pack((part.of(flat).clone(), own, held))
-        try:
-            shards.tell_one(number, said.Restore(path_of(parcel)))
-        finally:
-            os.close(parcel)
-    store.resume_rates(state)
