@@ -21,10 +21,12 @@ from paceline.core.messages import (
     Record,
     Unit,
     UnitsReturned,
+    WentBack,
     WorkerJoined,
 )
+from paceline.experiment.balance import balance_of
 from paceline.policies import policy
-from paceline.recording.ledger import EpochBalance, Ledger, undone
+from paceline.recording.ledger import EpochBalance, Ledger, lost_work
 from paceline.recording.trace import FORMAT, Header
 
 
@@ -83,16 +85,35 @@ def test_parts_of_a_data_set_and_batches_of_the_workers_own() -> None:
 
 def test_what_was_lost_with_a_crash_may_have_arrived_before_it() -> None:
     lost = [applied(SECOND), Record(2.0, arrived(1, 2, Unit(0, 4, 6)), (ApplyUpdate((FIRST.gradient,)),))]
-    assert undone(lost, [Record(0.0, FIRST)]) == 4
+    assert lost_work(lost, [Record(0.0, FIRST)]) == (2, 4)
 
 
-@pytest.mark.parametrize("event", [DataOpened(3, 1), BatchSkipped(0, 2), UnitsReturned(0, (Unit(0, 0, 1),), "killed")])
+@pytest.mark.parametrize(
+    "event",
+    [DataOpened(3, 1), BatchSkipped(0, 2), UnitsReturned(0, (Unit(0, 0, 1),), "killed"), WentBack(1, 2, 3, "lost")],
+)
 def test_a_note_changes_nothing(event: Event) -> None:
     coordinator = Coordinator(policy("bsp"))
     coordinator.handle(WorkerJoined(0), 0.0)
     before = msgspec.json.encode(coordinator.state())
     assert coordinator.handle(event, 1.0) == Record(1.0, event)
     assert msgspec.json.encode(coordinator.state()) == before
+
+
+def test_a_return_to_a_checkpoint_says_what_is_done_again(tmp_path: Path) -> None:
+    first, second = WentBack(12, 3, 1048, "a shard was lost"), WentBack(15, 1, 8, "a shard was lost")
+    said = "updates 13 to 15 (1,048 samples) are done again"
+    assert str(first) == f"the run went back to version 12: {said} (a shard was lost)"
+    assert second.undone == "update 16 (8 samples) is done again"
+    assert WentBack(0, 0, 0, "lost").undone == "nothing had been done since version 0"
+    # The second was lost itself, when the run was resumed after a crash.
+    written(tmp_path / "trace.jsonl", [*RECORDS, Record(9.0, first)])
+    written(tmp_path / "trace.lost-1.jsonl", [], header=False)
+    written(tmp_path / "trace.lost-2.jsonl", [Record(9.5, second), applied(arrived(0, 3, Unit(1, 0, 2)))], header=False)
+    balance = balance_of(tmp_path)
+    assert balance.returns == [first, second] and balance.undone == 2
+    shown = CliRunner().invoke(app, ["ledger", str(tmp_path)]).output
+    assert f"The run went back to version 12: {said} (a shard was lost).\nThe run went back to version 15: " in shown
 
 
 def written(path: Path, records: list[Record], header: bool = True) -> None:

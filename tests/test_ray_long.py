@@ -83,7 +83,7 @@ def test_a_shard_whose_node_is_gone_is_made_anew_elsewhere(nodes: Nodes, tmp_pat
     go_back_after(lambda: nodes.kill(nodes.one_with("Shard")), nodes, tmp_path)
 
 
-EVERYWHERE: dict[str, Any] = dict.fromkeys(("resources_per_worker", "resources_per_server"), {"seat": 0.25})
+EVERYWHERE: dict[str, Any] = {"resources_per_worker": {"seat": 0.25}, "resources_per_server": {"seat": 0.25}}
 
 
 def have_both(nodes: Nodes) -> None:
@@ -101,8 +101,17 @@ def test_nodes_that_ray_still_believes_in_get_nothing_when_a_fixed_group_goes_ba
         nodes.kill("a")
         nodes.kill("b")
 
-    result = go_back_after(act, nodes, tmp_path, **EVERYWHERE)
+    asked: list[str] = []
+
+    def make(self: Any, kind: type, *arguments: Any) -> Any:
+        asked.append(kind.__name__)
+        return made(self, kind, *arguments)
+
+    made = launcher.RayLauncher._actor
+    with patch.object(launcher.RayLauncher, "_actor", make):
+        result = go_back_after(act, nodes, tmp_path, **EVERYWHERE)
     assert not result.failures and not result.summary.departures
+    assert sorted(asked) == 4 * ["ShardActor"] + 4 * ["WorkerActor"]  # nobody was placed in vain
 
 
 def test_frozen_nodes_get_nothing_when_a_fixed_group_goes_back(believed_nodes: Nodes, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,8 +17,12 @@ import training_functions as functions
 from socket_group import PlainLauncher, over_sockets
 from test_local import one_process, same
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
-from paceline.core.messages import ApplyUpdate, Record
+from paceline.cli.app import app
+from paceline.core.messages import ApplyUpdate, Record, UpdateRule
+from paceline.experiment import going_back
+from paceline.experiment.balance import balance_of
 from paceline.experiment.callbacks import Callback, Run
 from paceline.experiment.going_back import ShardLostWarning
 from paceline.experiment.training import RunResult, launch
@@ -209,24 +214,84 @@ def test_a_shard_that_dies_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("at", [3, 20])  # before the first checkpoint, and after some
-def test_after_a_shards_death_all_go_back_to_the_last_checkpoint_and_nothing_is_lost(tmp_path: Path, at: int) -> None:
-    def kill(launcher: PlainLauncher) -> None:
-        os.kill(launcher.shards[1].pid, signal.SIGKILL)
+class Deaths(Observer):
+    """Does this to the processes of a run whenever it has made so many updates since it began, or went on."""
 
-    options: dict[str, Any] = {"workers": 2, "policy": "bsp", "epochs": 10}
-    expected = launch(train_layers, **options)
-    with over_sockets("tcp", 2) as launchers, pytest.warns(ShardLostWarning, match="goes back to its last checkpoint"):
+    def __init__(self, updates: list[int], launchers: list[PlainLauncher], act: Any) -> None:
+        self._at, self._launchers, self._act = updates, launchers, act
+        self._lives = self._acted = self._updates = 0
+
+    def begun(self, rule: UpdateRule) -> None:
+        self._lives, self._updates = self._lives + 1, 0
+
+    def observe(self, record: Record) -> None:
+        self._updates += sum(isinstance(command, ApplyUpdate) for command in record.commands)
+        if self._at and self._updates >= self._at[0] and self._acted < self._lives:
+            del self._at[0]
+            self._acted = self._lives  # once in each
+            self._act(self._launchers[-1])
+
+
+def kill_a_shard(launcher: PlainLauncher) -> None:
+    os.kill(launcher.shards[1].pid, signal.SIGKILL)
+
+
+def kill_all_workers_and_a_shard(launcher: PlainLauncher) -> None:
+    for process in (*launcher.workers.values(), launcher.shards[1]):
+        os.kill(process.pid, signal.SIGKILL)
+
+
+AGAIN: dict[str, Any] = {"workers": 2, "policy": "bsp", "epochs": 10}
+TO_A_CHECKPOINT, TO_ITS_BEGINNING = "its last checkpoint; ", "its beginning, because there is no checkpoint yet; "
+
+
+@pytest.mark.parametrize(
+    ("at", "to", "act"),
+    [
+        ([3], [TO_ITS_BEGINNING], kill_a_shard),
+        ([20], [TO_A_CHECKPOINT], kill_a_shard),
+        ([20, 1], 2 * [TO_A_CHECKPOINT], kill_a_shard),
+        ([20], [TO_A_CHECKPOINT], kill_all_workers_and_a_shard),
+    ],
+)
+def test_after_a_shards_death_all_go_back_and_the_ledger_says_what_is_done_twice(
+    tmp_path: Path, at: list[int], to: list[str], act: Any
+) -> None:
+    run_dir = tmp_path / "run"
+    expected = launch(train_layers, **AGAIN)
+    with over_sockets("tcp", 2) as launchers, pytest.warns(ShardLostWarning) as warned:
         result = launch(
             partial(train_layers, pause=0.01),
-            **options,
-            run_dir=tmp_path / "run",
+            **AGAIN,
+            run_dir=run_dir,
             checkpoint_every="8 updates",
-            observers=[At(at, launchers, kill)],
+            observers=[Deaths([*at], launchers, act)],
         )
-    assert len(launchers) == 2
+    assert len(launchers) == 1 + len(at)
     the_same_bits(result.model_state, expected.model_state)
-    ledger = Ledger()
-    for record in Trace(tmp_path / "run" / "trace.jsonl"):
-        ledger.observe(record)
-    assert ledger.balance().adds_up and result.samples == expected.samples
+    balance = balance_of(run_dir)
+    assert balance.adds_up and result.samples == expected.samples == balance.applied
+    assert len(balance.returns) == len(at) and sum(known.samples for known in balance.returns) == balance.undone > 0
+    said = CliRunner().invoke(app, ["ledger", str(run_dir)]).output
+    for known, warning, where in zip(balance.returns, warned, to, strict=True):
+        assert known.reason.startswith("shard 1: its connection broke")
+        assert (known.version > 0) == (where == TO_A_CHECKPOINT) and known.updates > 0
+        assert f"goes back to {where}{known.undone}" in str(warning.message)
+        assert f"The run went back to version {known.version}: {known.undone} (shard 1: its connection broke" in said
+    assert first_difference(Trace(run_dir / "trace.jsonl")) is None
+
+
+def test_a_run_that_loses_a_shard_again_and_again_ends_in_a_sentence(tmp_path: Path) -> None:
+    with (
+        over_sockets("tcp", 2) as launchers,
+        pytest.warns(ShardLostWarning),
+        pytest.raises(ShardLostError, match=r"went back 2 times, and never came to another checkpoint: make them more"),
+        patch.object(going_back, "MOST_RETURNS", 2),
+    ):
+        launch(
+            partial(train_layers, pause=0.01),
+            **AGAIN,
+            run_dir=tmp_path / "run",
+            observers=[Deaths([2, 2, 2], launchers, kill_a_shard)],
+        )
+    assert len(launchers) == 3

@@ -58,6 +58,8 @@ def _sentences(balance: Balance) -> list[str]:
         found.append(f"{samples:,} were given again: {reason}.")
     if balance.discarded:
         found.append(f"{balance.discarded:,} of the workers' own were discarded.")
+    for went_back in balance.returns:
+        found.append(f"{str(went_back)[0].upper()}{str(went_back)[1:]}.")
     if balance.undone:
         found.append(
             f"{balance.undone:,} were applied after a checkpoint and before a crash: they were done again, and count"

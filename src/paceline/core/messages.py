@@ -154,12 +154,33 @@ class FigureFound(msgspec.Struct, frozen=True, tag=True, gc=False):
     value: float
 
 
+class WentBack(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The run goes on from this version, a checkpoint's: the weights do not have the updates that were made after it,
+    and their samples are given out again. A note for the ledger, and for people."""
+
+    version: int
+    updates: int  # that had been made after it
+    samples: int  # that were in those
+    reason: str
+
+    @property
+    def undone(self) -> str:
+        if not self.updates:
+            return f"nothing had been done since version {self.version}"
+        first, last = self.version + 1, self.version + self.updates
+        which = f"update {first}" if first == last else f"updates {first} to {last}"
+        return f"{which} ({self.samples:,} samples) {'is' if first == last else 'are'} done again"
+
+    def __str__(self) -> str:
+        return f"the run went back to version {self.version}: {self.undone} ({self.reason})"
+
+
 def _workers(ids: tuple[int, ...]) -> str:
     *others, last = map(str, ids)
     return f"workers {', '.join(others)} and {last}" if others else f"worker {last}"
 
 
-Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped | WorkerSuspected | FigureFound
+Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped | WorkerSuspected | FigureFound | WentBack
 Event: TypeAlias = (
     WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged | WorkerReturned | Note
 )

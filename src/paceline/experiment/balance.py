@@ -8,18 +8,26 @@ from pathlib import Path
 import msgspec
 
 from paceline.core.messages import Record
-from paceline.recording.ledger import Balance, Ledger, undone
+from paceline.recording.ledger import Balance, Ledger, Lost, lost_work
 from paceline.recording.lines import lines_of
 from paceline.recording.trace import Trace, trace_in
 
 
 def balance_of(run_dir: Path) -> Balance:
     trace = Trace(trace_in(run_dir), allow_cut_off=True)
-    ledger = Ledger()
+    ledger, again = Ledger(), 0
+    for path in sorted(run_dir.glob("trace.lost-*.jsonl*")):  # what was lost came before what is there in its place
+        again += lost_work(_records(path), trace).samples
+        for record in _records(path):
+            ledger.note_return(record)
     for record in trace:
         ledger.observe(record)
-    again = sum(undone(_records(path), trace) for path in sorted(run_dir.glob("trace.lost-*.jsonl*")))
     return ledger.balance(again)
+
+
+def lost_with(path: Path, run_dir: Path) -> Lost:
+    """What had been applied in this part of a trace, which was cut off when the run went back to a checkpoint."""
+    return lost_work(_records(path), Trace(trace_in(run_dir), allow_cut_off=True))
 
 
 def _records(path: Path) -> Iterator[Record]:

@@ -1,18 +1,28 @@
-"""What a run does when a shard is lost, and a part of the parameters with it: all go back to the last checkpoint."""
+"""What a run does when a shard is lost, and a part of the parameters with it: all go back to the last checkpoint.
+
+What was done since is done again. A note in the trace says how much that is, whoever lost it: a shard, or a crash.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
+from paceline.core.messages import Record, UpdateRule, WentBack
+from paceline.experiment.balance import lost_with
+from paceline.experiment.configuration import CHECKPOINTS
 from paceline.experiment.result import RunResult
 from paceline.experiment.resuming import AUTO
+from paceline.experiment.run_files import RunFiles
+from paceline.recording.observer import Observer
 from paceline.runtimes.sockets.shards import ShardLostError
+from paceline.training.checkpoint import Facts, checkpoints_in
 
-MOST_RETURNS = 5  # in one run
+MOST_RETURNS = 5  # to one checkpoint
+RESUMED = "the run had ended, and was resumed"
 
 P = ParamSpec("P")
 
@@ -21,13 +31,24 @@ class ShardLostWarning(UserWarning):
     """A shard was lost, and the run goes on from its last checkpoint."""
 
 
+class Back(str):
+    """`auto`, as what a run resumes from that lost a shard."""
+
+    reason: str
+
+    def __new__(cls, reason: str) -> Back:
+        back = super().__new__(cls, AUTO)
+        back.reason = reason
+        return back
+
+
 def goes_back(launch: Callable[P, RunResult]) -> Callable[P, RunResult]:
-    """The same launch, which begins again from the last checkpoint of its run when a shard is lost. What was done since
-    is done again; it stays beside the trace, and the ledger counts it."""
+    """The same launch, which begins again from the last checkpoint of its run when a shard is lost."""
 
     @wraps(launch)
     def launching(*arguments: P.args, **options: P.kwargs) -> RunResult:
-        for _ in range(MOST_RETURNS):
+        returns, seen = 0, None
+        while True:
             try:
                 return launch(*arguments, **options)
             except ShardLostError as lost:
@@ -36,9 +57,14 @@ def goes_back(launch: Callable[P, RunResult]) -> Callable[P, RunResult]:
                     raise ShardLostError(
                         f"{lost}; with a run_dir the run would go back to its last checkpoint"
                     ) from None
-                warnings.warn(f"{lost}: the run goes back to its last checkpoint", ShardLostWarning, stacklevel=2)
-                options["resume"], options["run_dir"] = AUTO, directory
-        return launch(*arguments, **options)
+                newest = max(checkpoints_in(directory / CHECKPOINTS), default=None)
+                returns, seen = returns + 1 if newest == seen else 1, newest
+                if returns > MOST_RETURNS:
+                    raise ShardLostError(
+                        f"{lost}; it went back {MOST_RETURNS} times, and never came to another checkpoint: make them"
+                        " more often (checkpoint_every), or see why servers die"
+                    ) from None
+                options["resume"], options["run_dir"] = Back(str(lost)), directory
 
     return launching
 
@@ -52,3 +78,33 @@ def _directory_of(options: dict[str, Any]) -> Path | None:
         return None
     path = Path(resume)
     return path.parent.parent if path.parent.name == "checkpoints" else path
+
+
+class Returned(Observer):
+    """Tells the others what the run went back from, as soon as it goes on; the last of the observers, so that all of
+    them have begun."""
+
+    def __init__(self, record: Record, others: Sequence[Observer]) -> None:
+        self._record, self._others = record, others
+
+    def begun(self, rule: UpdateRule) -> None:
+        for observer in self._others:
+            observer.observe(self._record)
+
+
+def returned(
+    files: RunFiles | None, resume: Path | str | None, facts: Facts | None, others: Sequence[Observer]
+) -> list[Observer]:
+    """Who tells them, if there is anything to tell. `facts`: of the checkpoint that the run goes on from."""
+    if files is None or resume is None:
+        return []
+    reason = resume.reason if isinstance(resume, Back) else RESUMED
+    updates, samples = (0, 0) if files.lost is None else lost_with(files.lost, files.directory)
+    version, seconds = (0, 0.0) if facts is None else (facts.updates, facts.seconds)
+    note = WentBack(version, updates, samples, reason)
+    if isinstance(resume, Back):
+        where = "its last checkpoint" if facts is not None else "its beginning, because there is no checkpoint yet"
+        warnings.warn(f"{reason}: the run goes back to {where}; {note.undone}", ShardLostWarning, stacklevel=4)
+    elif not updates:
+        return []
+    return [Returned(Record(seconds, note), others)]

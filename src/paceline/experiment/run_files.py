@@ -46,6 +46,7 @@ class RunFiles(Observer):
         self._configuration = configuration
         self._policy = configuration.policy
         self._finished = False
+        self.lost: Path | None = None  # where the part of the trace is that the run went back from
 
     def __enter__(self) -> RunFiles:
         trace, metrics, resumed = trace_in(self.directory), self.directory / "metrics.jsonl", self._resumed
@@ -55,7 +56,7 @@ class RunFiles(Observer):
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = lock(self.directory)
             if resumed is not None or (self._anew and trace.exists()):
-                cut_to(trace, 0 if resumed is None else resumed.trace_bytes)
+                self.lost = cut_to(trace, 0 if resumed is None else resumed.trace_bytes)
                 cut_to(metrics, 0 if resumed is None else resumed.metrics_bytes)
                 if resumed is not None:
                     set_aside_after(self.directory / CHECKPOINTS, resumed.updates)

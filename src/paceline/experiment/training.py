@@ -18,7 +18,7 @@ from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_c
 from paceline.experiment.collector import Collector
 from paceline.experiment.configuration import CHECKPOINTS, Configuration, Origin
 from paceline.experiment.given import check_given
-from paceline.experiment.going_back import goes_back
+from paceline.experiment.going_back import goes_back, returned
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.interruptions import Interruptions
 from paceline.experiment.launchers import launcher_for
@@ -196,6 +196,10 @@ def launch(
         name = name_of(train) if run_dir is None else str(Path(run_dir).resolve())
         launcher = launcher_for(cluster, train, evaluate, assignment, elastic=group.most is not None, name=name)
         stack.enter_context(launcher)
+        told_all = [
+            *(metrics, collector, *([files.trace, files.metrics, files] if files else []), *watching),
+            *([caller] if callbacks else []),
+        ]
         server = Server(
             launcher,
             Coordinator(chosen),
@@ -208,10 +212,7 @@ def launch(
             updates=updates,
             statistics=chosen.wants_statistics,
             evaluate_every=evaluate_every,
-            observers=[
-                *(metrics, collector, *([files.trace, files.metrics, files] if files else []), *watching),
-                *([caller] if callbacks else []),
-            ],
+            observers=[*told_all, *returned(files, resume, resumed, told_all)],
             control=None if files is None else files.control,
             checkpoints=None if files is None else _checkpoint_options(files, every, keep, configuration),
             resumed=checkpoint,

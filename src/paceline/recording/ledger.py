@@ -6,7 +6,7 @@ Of work that the runtime gave out every sample is known. Of batches that workers
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from paceline.core.messages import (
     Record,
     Unit,
     UnitsReturned,
+    WentBack,
 )
 from paceline.recording.observer import Observer
 
@@ -49,6 +50,7 @@ class Balance(msgspec.Struct, frozen=True):
     lost_given_again: dict[str, int]  # why their worker gave them back
     discarded: int  # of batches that workers brought along: nobody can give them again
     undone: int  # applied after a checkpoint and before a crash; the weights do not have them, they were done again
+    returns: list[WentBack] = []  # what was done twice, and why: each time that the run went back to a checkpoint
 
     @property
     def adds_up(self) -> bool:
@@ -65,8 +67,10 @@ class Ledger(Observer):
         self._lost: dict[str, int] = {}
         self._samples = 0  # of the data set, where the group shares one
         self._wanted = 0  # epochs
+        self._returns: list[tuple[float, WentBack]] = []
 
     def observe(self, record: Record) -> None:
+        self.note_return(record)
         match record.event:
             case DataOpened(samples, epochs):
                 self._samples, self._wanted = samples, epochs or 0
@@ -89,6 +93,11 @@ class Ledger(Observer):
                     self._discard(self._pending.pop(gradient))
                 case _:
                     pass
+
+    def note_return(self, record: Record) -> None:
+        """Also one that was lost itself, when the run went back once more."""
+        if isinstance(record.event, WentBack):
+            self._returns.append((record.now, record.event))
 
     def _apply(self, arrived: GradientArrived) -> None:
         self._applied += arrived.samples
@@ -124,6 +133,7 @@ class Ledger(Observer):
             dict(self._lost),
             self._discarded,
             again,
+            [event for _, event in sorted(self._returns, key=lambda known: known[0])],
         )
 
     def _epoch(self, epoch: int, samples: int) -> EpochBalance:
@@ -138,18 +148,27 @@ def _samples(units: Iterable[Unit]) -> int:
     return sum(unit.samples for unit in units)
 
 
-def undone(lost: Iterable[Record], kept: Iterable[Record]) -> int:
-    """Samples that were applied and lost with a crash. `kept`: the trace, where some of their gradients arrived."""
+class Lost(NamedTuple):
+    """What had been applied, and was lost with a crash."""
+
+    updates: int
+    samples: int
+
+
+def lost_work(lost: Iterable[Record], kept: Iterable[Record]) -> Lost:
+    """`kept`: the trace, where some of their gradients arrived."""
     arrived: dict[Gradient, int] = {}
     applied: list[Gradient] = []
+    updates = 0
     for record in lost:
         if isinstance(record.event, GradientArrived):
             arrived[record.event.gradient] = record.event.samples
         for command in record.commands:
             if isinstance(command, ApplyUpdate):
+                updates += 1
                 applied.extend(command.gradients)
     missing = {gradient for gradient in applied if gradient not in arrived}
     for record in kept if missing else ():
         if isinstance(record.event, GradientArrived) and record.event.gradient in missing:
             arrived[record.event.gradient] = record.event.samples
-    return sum(arrived[gradient] for gradient in applied)
+    return Lost(updates, sum(arrived[gradient] for gradient in applied))

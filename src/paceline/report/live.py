@@ -21,6 +21,7 @@ from paceline.core.messages import (
     AT_THE_END,
     NO_CORRECTION_EXPECTED,
     UpdateRule,
+    WentBack,
     WorkerJoined,
     WorkerLeft,
     WorkerSuspected,
@@ -227,9 +228,9 @@ def _tell_plainly(rule: UpdateRule, title: str, drawer: Drawer) -> None:
 
 
 def news_of_a_worker(record: Record) -> str:
-    """In words, if one left that was not expected to, or is silent."""
+    """In words, if one left that was not expected to, or is silent, or all of them went back."""
     match record.event:
-        case WorkerSuspected():
+        case WorkerSuspected() | WentBack():
             return str(record.event)
         case WorkerLeft(worker, reason) if reason not in AT_THE_END:
             return f"worker {worker} left after {record.now:.1f} s: {reason}"
