@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import training_functions as functions
+from moving_runs import comes_to_the_weights_of_its_trace, is_whole, move
 from ray_nodes import Departures, Driver, Nodes, process_of, title_of, until
 from test_local import one_process, same
 from test_ray import EPOCHS, adds_up, count_while, go_back_after
@@ -23,7 +26,7 @@ from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Measurement
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace
-from paceline.runtimes.ray_cluster import launcher
+from paceline.runtimes.ray_cluster import connection, launcher
 from paceline.runtimes.ray_cluster.watcher import NODE_DRAINED
 from paceline.runtimes.sockets import shards
 
@@ -189,7 +192,35 @@ def test_a_group_grows_when_nodes_come_and_nobody_is_started_again(nodes: Nodes,
     assert not result.failures
 
 
+# -- runs that go on elsewhere --
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+@pytest.mark.parametrize("kind", ["momentum", "adamw"])
+def test_a_run_goes_on_with_other_workers_and_servers_on_one_machine_and_back(
+    nodes: Nodes, policy: str, kind: str, tmp_path: Path
+) -> None:
+    @contextmanager
+    def place(servers: int) -> Iterator[dict[str, Any]]:
+        resources = {"CPU": 0.5}
+        yield {"cluster": RayCluster(nodes.address, resources, resources, servers=servers, transport="tcp")}
+
+    result = move(tmp_path / "run", policy, kind, place)
+    is_whole(result, tmp_path / "run")
+    if policy == "bsp":
+        comes_to_the_weights_of_its_trace(result, tmp_path / "run", kind)
+
+
 # -- how a run ends from outside --
+
+
+def test_what_ray_tells_of_nodes_is_no_output_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    from ray._private import worker
+
+    with connection._notices_on_stderr():
+        worker.print_to_stdstream({"lines": ["a node died"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    said = capsys.readouterr()
+    assert "a node died" in said.err and not said.out
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

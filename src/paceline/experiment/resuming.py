@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.core.errors import ConfigurationError
+from paceline.core.messages import NOT_STALE
 from paceline.experiment.configuration import CHECKPOINTS, Configuration, read_configuration
+from paceline.recording.trace import Trace, trace_in
 from paceline.training.checkpoint import STATE, Checkpoint, TornCheckpointError, checkpoints_in, read_checkpoint
 
 AUTO = "auto"
@@ -17,6 +19,10 @@ SAME = ("train", "policy", "epochs", "steps", "samples", "budget", "seed", "lr_s
 
 class TornCheckpointWarning(UserWarning):
     """A checkpoint was refused, and the one before it taken."""
+
+
+class NotCorrectedWarning(UserWarning):
+    """A run goes on with a larger group, and without a correction of stale gradients."""
 
 
 class Resumption(NamedTuple):
@@ -39,6 +45,21 @@ def find_resumption(resume: Path | str, run_dir: Path | str | None, told: Config
             raise ConfigurationError(f"run_dir is {run_dir}, and the run to go on with is in {found[0]}: leave one out")
     _refuse_another_run(found[0], told)
     return Resumption(*found)
+
+
+def expects_stale(found: Resumption | None, now: bool) -> bool:
+    """Whether updates reckon with stale gradients: as this group would, or as the run did that goes on. Its trace has
+    one rule, and the moments of its workers are in the checkpoint, also if a single worker goes on."""
+    rule = None if found is None else Trace(trace_in(found.run_dir), allow_cut_off=True).header.updates
+    before = now if rule is None else rule.why != NOT_STALE
+    if now and not before:
+        warnings.warn(
+            "the run began with one worker, where no gradient is stale: those of a larger group are applied as they"
+            " are; a new run that begins with this group would correct them",
+            NotCorrectedWarning,
+            stacklevel=4,
+        )
+    return before
 
 
 def _at(path: Path) -> tuple[Path, Checkpoint]:

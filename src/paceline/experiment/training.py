@@ -25,7 +25,7 @@ from paceline.experiment.launchers import launcher_for
 from paceline.experiment.limits import limits_of
 from paceline.experiment.result import InterruptedRun as InterruptedRun
 from paceline.experiment.result import RunResult as RunResult
-from paceline.experiment.resuming import AUTO, find_resumption
+from paceline.experiment.resuming import AUTO, expects_stale, find_resumption
 from paceline.experiment.run_files import RunFiles, name_of
 from paceline.experiment.simulation import policy_for
 from paceline.lifecycle.samples import Samples
@@ -135,7 +135,6 @@ def launch(
     else:
         cluster.check()
     chosen = policy_for(policy, group.workers)
-    updates = UpdateOptions(lr_scaling, stale, chosen.applies_stale and group.largest > 1)
     paces = group.paces()
     devices = group.devices() if cluster is None else lambda index: group.device
     threads = group.threads() if cluster is None else cluster.threads
@@ -163,6 +162,7 @@ def launch(
     every = Interval() if checkpoint_every is None else interval_of(checkpoint_every, "checkpoint_every")
     found = None if resume is None else find_resumption(resume, run_dir, configuration)
     checkpoint = None
+    updates = UpdateOptions(lr_scaling, stale, expects_stale(found, chosen.applies_stale and group.largest > 1))
     if found is not None:
         run_dir, checkpoint = found
         if checkpoint.facts.lifecycle.over:
