@@ -202,8 +202,7 @@ def test_a_run_goes_on_with_other_workers_and_servers_on_one_machine_and_back(
 ) -> None:
     @contextmanager
     def place(servers: int) -> Iterator[dict[str, Any]]:
-        resources = {"CPU": 0.5}
-        yield {"cluster": RayCluster(nodes.address, resources, resources, servers=servers, transport="tcp")}
+        yield {"cluster": RayCluster(address=nodes.address, servers=servers, transport="tcp")}
 
     result = move(tmp_path / "run", policy, kind, place)
     is_whole(result, tmp_path / "run")
