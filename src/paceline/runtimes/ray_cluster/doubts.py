@@ -88,10 +88,9 @@ class Doubts:
     def look(self) -> None:
         alive = [node for node in self._ray.nodes() if node["Alive"]] if self._asks else []
         self._label = next((label for node in alive if (label := _label_of(node))), "")
-        if self._label:
-            found = [Node(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"]) for node in alive]
-            self.nodes = that_do_not_answer(found)
-            self._answering = frozenset(node.name for node in found) - self.nodes
+        found = [Node(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerPort"]) for node in alive]
+        self.nodes = that_do_not_answer(found) if self._label else frozenset()
+        self._answering = frozenset(node.name for node in found) - self.nodes
 
     def differ_from(self, before: frozenset[str]) -> bool:
         """Whether another node does not answer, or one does again. One that is gone for good makes no difference."""
@@ -100,12 +99,13 @@ class Doubts:
     @property
     def strategy(self) -> Any:
         """For an actor: anywhere, or anywhere else."""
-        return self._elsewhere(self.nodes) if self.nodes else "SPREAD"
+        return elsewhere(self._label, self.nodes) if self.nodes else "SPREAD"
 
-    def _elsewhere(self, nodes: Collection[str]) -> Any:
-        from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
 
-        return NodeLabelSchedulingStrategy(hard={self._label: NotIn(*sorted(nodes))})
+def elsewhere(label: str, nodes: Collection[str]) -> Any:
+    from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
+
+    return NodeLabelSchedulingStrategy(hard={label: NotIn(*sorted(nodes))})
 
 
 def _label_of(node: Mapping[str, Any]) -> str:
