@@ -178,7 +178,14 @@ class Driver:
         )
 
     def trains(self) -> None:
-        until(lambda: (self.directory / "trains").exists() or self.process.poll() is not None, "training did not begin")
+        try:
+            until(
+                lambda: (self.directory / "trains").exists() or self.process.poll() is not None,
+                "training did not begin",
+            )
+        except AssertionError:
+            os.killpg(self.process.pid, signal.SIGKILL)  # the next test shall not find it
+            raise
         assert self.process.poll() is None, self.process.communicate()[1]
         assert self._nodes.actors()
 

@@ -33,7 +33,7 @@ from paceline.training.worker import Worker
 
 torch.set_num_threads(1)  # several runs share the cores of a test machine
 SAMPLES, BATCH = 96, 8
-PATIENCE = 60.0  # seconds that anybody waits for a file
+PATIENCE = 180.0  # seconds that anybody waits for a file; on a machine with a load of 30 processes start slowly
 
 
 def wait_for(*paths: Path) -> None:
