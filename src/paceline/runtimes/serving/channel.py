@@ -77,6 +77,10 @@ class Channel(Generic[In, Out]):
         self._unsent += self._encode(message) + b"\n"
         self.flush()
 
+    def post(self, message: Out) -> None:
+        """Send it with whatever comes next; `flush` sends it."""
+        self._unsent += self._encode(message) + b"\n"
+
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
