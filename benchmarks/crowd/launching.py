@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -60,6 +61,24 @@ class PlainLauncher(RemoteLauncher):
         stack.callback(process.join)
         stack.callback(process.kill)
         return process
+
+
+class PlainProcess(RemoteProcess):
+    """A worker with a process of its own."""
+
+    placed = True
+
+    def __init__(self, process: Any) -> None:
+        super().__init__()
+        self._process = process
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        self._process.join()
+        self.end("its process died", self._process.exitcode)
+
+    def destroy(self) -> None:
+        self._process.kill()
 
 
 class LightProcess(RemoteProcess):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import torch
-from local_cycles import RATE, Flat
+from crowd.model import Layers
 
 from paceline.lifecycle.work import Work
 from paceline.runtimes.serving.memory import create, map_segment, pickled
@@ -41,6 +41,7 @@ from paceline.training.sharding import parts_of
 
 WORK = Work(samples=10**12, batch_size=1)  # never used up
 AT_ONCE = 1 << 16
+RATE = 1e-6
 encode = msgspec.json.Encoder().encode
 
 
@@ -78,7 +79,7 @@ class Connection:
 class LightWorker:
     def __init__(self, errand: Errand, parameters: int) -> None:
         self._errand = errand
-        self._model = Flat(parameters)
+        self._model = Layers(parameters)
         self._layout = layout_of(self._model)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._spec = spec_of(self._layout, names, torch.optim.SGD, None, {"lr": RATE})
@@ -104,7 +105,8 @@ class LightWorker:
         self._server.use(places_in(self._memory))
         self._server.send(Running())
         parts = parts_of(self._layout, self._spec, len(errand.shards)) if errand.shards else []
-        for part, address in zip(parts, errand.shards, strict=False):
+        assert len(parts) == len(errand.shards), "the model has too few blocks for so many shards"
+        for part, address in zip(parts, errand.shards, strict=True):
             shared = is_shared(address, errand.transport)
             shard: SocketChannel[Any, Any] = SocketChannel(said.Parameters, patient=True, parts=PARTS)
             shard.connect(
