@@ -48,11 +48,11 @@ class Loop:
             return
         self._write_the_rest(channel)
 
-    def post(self, channel: Channel[Any, Any], message: Any) -> None:
+    def post(self, channel: Channel[Any, Any], frame: bytes) -> None:
         """As send, together with all else that is posted to it in this turn: a call of the system each would take
         longer than a decision."""
         with contextlib.suppress(ClosedError):
-            channel.post(message)
+            channel.post(frame)
         self._posted[channel.writing] = channel
 
     def _deliver_posts(self) -> None:

@@ -105,25 +105,26 @@ class SocketChannel(Channel[In, Out]):
 
     def send(self, message: Out) -> None:
         with self._lock:
-            self._put(message)
+            field = self._parcels.get(type(message))
+            if field is not None and getattr(message, field) is not None:
+                message = self._post_parcel(message, field)
+            parts = 0 if self._shared else self._parts_of(message)
+            tensors = self._views(parts)
+            if parts & GRADIENT and self._codec is not None:
+                number = message.number  # type: ignore[attr-defined]
+                tensors = [*self._codec.encode(number), *self._views(parts & ~GRADIENT)]
+            self._queue(self._encode(message), parts, tensors)
             self.flush()
 
-    def post(self, message: Out) -> None:
+    def framed(self, message: Out) -> bytes:
+        encoded = self._encode(message)
+        return HEADER.pack(0, len(encoded), 0) + encoded
+
+    def post(self, frame: bytes) -> None:
         with self._lock:
-            self._put(message)
+            self._out.append(memoryview(frame))
             if len(self._out) >= PIECES:  # as much as one call takes; the other side may begin with it
                 self.flush()
-
-    def _put(self, message: Out) -> None:
-        field = self._parcels.get(type(message))
-        if field is not None and getattr(message, field) is not None:
-            message = self._post_parcel(message, field)
-        parts = 0 if self._shared else self._parts_of(message)
-        tensors = self._views(parts)
-        if parts & GRADIENT and self._codec is not None:
-            number = message.number  # type: ignore[attr-defined]
-            tensors = [*self._codec.encode(number), *self._views(parts & ~GRADIENT)]
-        self._queue(self._encode(message), parts, tensors)
 
     def show_life(self) -> None:
         with self._lock:

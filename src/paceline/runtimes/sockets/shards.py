@@ -70,12 +70,13 @@ class Shards:
 
     def tell(self, message: said.ToShard) -> None:
         """All of them. What is said in one turn of the loop goes out together."""
-        if self._loop is not None:
-            for channel in self.channels[: self.used]:
-                self._loop.post(channel, message)
-        else:
+        if self._loop is None:
             for number in range(self.used):
                 self.tell_one(number, message)
+            return
+        frame = self.channels[0].framed(message)
+        for channel in self.channels[: self.used]:
+            self._loop.post(channel, frame)
 
     def tell_one(self, number: int, message: said.ToShard) -> None:
         channel = self.channels[number]
