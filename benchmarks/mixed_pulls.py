@@ -97,7 +97,9 @@ def push_and_pull(worker: paceline.Worker, pulls: int, seconds: float, into: str
     Path(into, f"{worker.index}.json").write_text(json.dumps({"pulls": done, "mixed": mixed, "last_version": before}))
 
 
-def count(policy: str, given: argparse.Namespace, transport: str, pulls: int, wrong: type[Shard] = Shard) -> dict[str, Any]:
+def count(
+    policy: str, given: argparse.Namespace, transport: str, pulls: int, wrong: type[Shard] = Shard
+) -> dict[str, Any]:
     """`wrong`: what the last shard is."""
 
     def launcher_for(cluster: Any, *arguments: Any, elastic: bool, name: str) -> Launcher:
@@ -137,7 +139,9 @@ def check_the_checks(given: argparse.Namespace, transport: str) -> dict[str, Any
     assert "came together" in said_so, f"a worker did not see that two shards sent two versions: {said_so!r}"
     lied = count("asp", given, transport, PLANTED, LyingShard)
     assert lied["mixed"], "parameters of two versions looked like one"
-    print(f"{transport}: a shard that is late: {said_so!r}; one that lies: {lied['mixed']} of {lied['pulls']} pulls mixed")
+    print(
+        f"{transport}: a shard that is late: {said_so!r}; one that lies: {lied['mixed']} of {lied['pulls']} pulls mixed"
+    )
     return {"late": said_so, "lying": lied}
 
 
@@ -157,7 +161,9 @@ def main() -> None:
     for transport in transports:
         for policy in given.policies.split(","):
             rows.append(row := count(policy, given, transport, given.pulls))
-            print(f"{transport:<5} {policy:<12} {row['pulls']:>10,} pulls  {row['mixed']} mixed  {row['seconds']:.0f} s")
+            print(
+                f"{transport:<5} {policy:<12} {row['pulls']:>10,} pulls  {row['mixed']} mixed  {row['seconds']:.0f} s"
+            )
     pulls, mixed = sum(row["pulls"] for row in rows), sum(row["mixed"] for row in rows)
     print(f"{pulls:,} pulls over {given.servers} shards, {mixed} of them mixed")
     about = {"cores": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}

@@ -92,7 +92,13 @@ class LightProcess(RemoteProcess):
 
 class CrowdLauncher(PlainLauncher):
     def __init__(
-        self, be_many: Callable[[Sequence[Errand], int], None], parameters: int, *, workers: int, processes: int, **net: Any
+        self,
+        be_many: Callable[[Sequence[Errand], int], None],
+        parameters: int,
+        *,
+        workers: int,
+        processes: int,
+        **net: Any,
     ) -> None:
         super().__init__(lambda worker: None, None, _assignment, **net)
         self._be_many, self._parameters = be_many, parameters

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 import torch
-from crowd.model import Layers
 
+from crowd.model import Layers
 from paceline.lifecycle.work import Work
 from paceline.runtimes.serving.memory import create, map_segment, pickled
 from paceline.runtimes.serving.messages import (
@@ -109,9 +109,7 @@ class LightWorker:
         for part, address in zip(parts, errand.shards, strict=True):
             shared = is_shared(address, errand.transport)
             shard: SocketChannel[Any, Any] = SocketChannel(said.Parameters, patient=True, parts=PARTS)
-            shard.connect(
-                connect(address, caller, secret, shares=self._segment if shared else -1), shared=shared
-            )
+            shard.connect(connect(address, caller, secret, shares=self._segment if shared else -1), shared=shared)
             shard.use(places_in(self._memory, part.begin, part.end))
             self._shards.append(shard)
         self._server.send(Enter(self._layout, pickled(self._spec)))

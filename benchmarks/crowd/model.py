@@ -1,4 +1,4 @@
-"""A small model in several blocks, so that it can be spread over shards: a weight is never cut, nor are vectors alone."""
+"""A small model in several blocks, so that it can be spread over shards: a model of vectors alone is one block."""
 
 from __future__ import annotations
 
