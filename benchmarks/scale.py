@@ -36,7 +36,7 @@ PACES = (0.1, 0.5, 5.0)
 WIRES = (10, 100)
 SHARDS = (1, 2, 4, 8, 16)
 POLICIES = ("asp", "ssp", "elastic-bsp", "bsp")
-ITERATIONS = 12  # of a worker that nothing holds up, in a simulation
+ITERATIONS = 20  # of a worker that nothing holds up, in a simulation
 
 
 def least(call: Callable[[], float]) -> float:
