@@ -54,6 +54,8 @@ benchmark: setup ## measure; results go to benchmarks/results/
 	$(BIN)/python benchmarks/update_statistics.py
 	$(BIN)/python benchmarks/virtual_training.py
 	$(BIN)/python benchmarks/converted_script.py
+	$(BIN)/python benchmarks/decisions.py
+	$(BIN)/python benchmarks/scale.py
 
 lock:            ## renew requirements.lock from the ranges in pyproject.toml (torch stays pinned: see CONTRIBUTING.md)
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

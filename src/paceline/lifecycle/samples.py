@@ -95,6 +95,7 @@ class Samples:
         return [tuple(units) for units in given]
 
     def _deal_one(self, seat: Seat, units: list[Unit], sharers: int, asked: bool) -> bool:
+        """Returns whether it may be given one more."""
         ledger, work = self.ledger, seat.work
         if ledger is None or work is None or seat.state is State.LEAVING or seat.told_last:
             return False
@@ -107,7 +108,7 @@ class Samples:
         if unit is None:
             return False
         units.append(unit)
-        return True
+        return work.ahead > 0 or ledger.leased_by(seat.worker) < seat.gathers
 
     def _lease(self, seat: Seat, ledger: WorkLedger, work: Work, needs: bool) -> Unit | None:
         """What somebody silent has is only taken by one that has nothing else to do."""

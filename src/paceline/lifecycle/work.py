@@ -321,7 +321,7 @@ class WorkLedger:
     @property
     def returned(self) -> int:
         """Samples that came back, and nobody is at."""
-        return _samples(self._returned)
+        return _samples(self._returned) if self._returned else 0
 
     @property
     def complete(self) -> bool:

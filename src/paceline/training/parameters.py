@@ -303,7 +303,8 @@ class ParameterStore:
             self._tell_apart()
         for parameter, piece in zip(self._tensors, self._pieces, strict=True):
             if not absent or piece.numbers[0] not in absent:
-                parameter.grad = piece.of(gradient).to(piece.dtype)
+                part = piece.of(gradient)
+                parameter.grad = part if part.dtype == piece.dtype else part.to(piece.dtype)
         share = 1.0 if self._scaling == "none" else min(1.0, share)
         self._rounds += share
         self._uneven = self._uneven or share < 1

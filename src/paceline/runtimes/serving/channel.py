@@ -77,6 +77,14 @@ class Channel(Generic[In, Out]):
         self._unsent += self._encode(message) + b"\n"
         self.flush()
 
+    def framed(self, message: Out) -> bytes:
+        """As it crosses, for `post`. Nothing may belong to it that is not in it."""
+        return self._encode(message) + b"\n"
+
+    def post(self, frame: bytes) -> None:
+        """Send it with whatever comes next; `flush` sends it."""
+        self._unsent += frame
+
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)

@@ -27,6 +27,7 @@ class Loop:
         self._new: Ready = []
         self._forgotten: set[int] = set()  # descriptors, in this turn
         self._soon: list[Callable[[], None]] = []  # to be called in the next turn
+        self._posted: dict[int, Channel[Any, Any]] = {}  # by descriptor: what has something to send after this turn
 
     def watch(self, source: int | HasFileno, call: Callable[[], None]) -> None:
         """Call this when the source can be read."""
@@ -41,12 +42,28 @@ class Loop:
 
     def send(self, channel: Channel[Any, Any], message: Any) -> None:
         """Without waiting for the other side. If it is dead, its end will say so."""
-        was_waiting = channel.has_unsent
         try:
             channel.send(message)
         except ClosedError:
             return
-        if channel.has_unsent and not was_waiting:
+        self._write_the_rest(channel)
+
+    def post(self, channel: Channel[Any, Any], frame: bytes) -> None:
+        """As send, together with all else that is posted to it in this turn: a call of the system each would take
+        longer than a decision."""
+        with contextlib.suppress(ClosedError):
+            channel.post(frame)
+        self._posted[channel.writing] = channel
+
+    def _deliver_posts(self) -> None:
+        posted, self._posted = self._posted, {}
+        for channel in posted.values():
+            with contextlib.suppress(ClosedError):
+                channel.flush()
+            self._write_the_rest(channel)
+
+    def _write_the_rest(self, channel: Channel[Any, Any]) -> None:
+        if channel.has_unsent and channel.writing not in self._selector.get_map():
             self._selector.register(channel.writing, selectors.EVENT_WRITE, lambda: self._flush(channel))
 
     def _flush(self, channel: Channel[Any, Any]) -> None:
@@ -69,10 +86,14 @@ class Loop:
         soon, self._soon = self._soon, []
         for call in soon:
             call()
+        if self._posted:  # between two turns
+            self._deliver_posts()
         for key, _ in self._ready(0.0 if soon else patience):
             # An earlier call of this turn may have closed what a later one is about.
             if not self.interrupted and key.fd not in self._forgotten:
                 key.data()
+        if self._posted:
+            self._deliver_posts()
 
     def _ready(self, patience: float) -> Ready:
         if self.short_wait.pays_off(self._anything_new):

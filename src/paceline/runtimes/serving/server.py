@@ -19,7 +19,6 @@ from paceline.core.messages import FigureFound, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BatchesSkipped,
-    EndProcess,
     EndRequested,
     GradientPushed,
     GroupEvent,
@@ -44,6 +43,7 @@ from paceline.runtimes.serving.evaluator import EvaluationFailedError, Evaluatio
 from paceline.runtimes.serving.failures import complain_of_unused_batches, died, raised
 from paceline.runtimes.serving.gauge import TICK, Gauge
 from paceline.runtimes.serving.launching import LAUNCHED_BY_A_WORKER, Launches, Started
+from paceline.runtimes.serving.looking import Looks
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.messages import (
     Enter,
@@ -134,6 +134,7 @@ class Server:
         self._somebody_ended = False  # meanwhile
         self._unused: dict[int, int] = {}  # by seat: batches that it took without ever calling step
         self._stopped = StoppedProcesses(self.lifecycle, self.port.processes)
+        self._looks = Looks(TICK, launcher, self._stopped, self.port)
         self._evaluations = Evaluations(launcher, self.loop, self._note_evaluation, evaluate_every)
         self._checkpoints: Checkpoints | None = None
         if checkpoints is not None:
@@ -210,10 +211,8 @@ class Server:
         if wake is not None and now >= wake:
             self.port.wake_time = None
             self._driver.wake(now)
-        for event in self._launcher.look(now):
+        for event in self._looks.at(self._clock(), now):
             self._deliver(event)
-        for seat in self._stopped.to_end(now):
-            self.port.end_process(EndProcess(seat))
         if self._budget is not None and now >= self._budget:
             self._budget = None
             self._deliver(EndRequested())

@@ -165,7 +165,8 @@ class Shard:
                 case said.Model():
                     self._take_model(worker)
                 case said.Here(number):
-                    self._tell(said.Have(worker.seat, number))
+                    assert self._server is not None
+                    self._loop.post(self._server, self._server.framed(said.Have(worker.seat, number)))
                 case _:
                     assert_never(message)
 

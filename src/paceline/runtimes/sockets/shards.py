@@ -64,8 +64,14 @@ class Shards:
             loop.watch(channel, lambda number=number: self._hear(number))  # type: ignore[misc]
 
     def tell(self, message: said.ToShard) -> None:
-        for number in range(self.used):
-            self.tell_one(number, message)
+        """All of them. What is said in one turn of the loop goes out together."""
+        if self._loop is None:
+            for number in range(self.used):
+                self.tell_one(number, message)
+            return
+        frame = self.channels[0].framed(message)
+        for channel in self.channels[: self.used]:
+            self._loop.post(channel, frame)
 
     def tell_one(self, number: int, message: said.ToShard) -> None:
         channel = self.channels[number]
