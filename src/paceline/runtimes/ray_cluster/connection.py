@@ -32,8 +32,9 @@ def imported_ray() -> Any:
 
 
 @contextlib.contextmanager
-def connected(cluster: RayCluster) -> Iterator[Any]:
-    """The module `ray`, connected. A connection that was there already is used, and stays."""
+def connected(cluster: RayCluster, *, quiet: bool = False) -> Iterator[Any]:
+    """The module `ray`, connected. A connection that was there already is used, and stays. `quiet`: what actors and
+    nodes say is not shown here."""
     ray = imported_ray()
     if ray.is_initialized():
         yield ray
@@ -46,6 +47,7 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
                 address=cluster.address,
                 runtime_env=cluster.runtime_env,
                 logging_level="warning",
+                log_to_driver=not quiet,
                 include_dashboard=False if cluster.address == "local" else None,
             )
     except (OSError, ValueError, RuntimeError) as problem:
