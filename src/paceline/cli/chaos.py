@@ -21,6 +21,7 @@ from paceline.experiment.chaos.setting import Setting, Subject, Verdict, cluster
 from paceline.experiment.chaos.virtual import run_virtually, shrunk
 from paceline.experiment.group import size_of
 from paceline.policies import policy as build_policy
+from paceline.report.console import stdout_is_for_json
 
 if TYPE_CHECKING:
     from paceline.runtimes.ray_cluster.here import ClusterHere
@@ -93,7 +94,8 @@ def chaos_command(
     with ExitStack() as stack:
         here = _cluster(wanted, stack)
         for number in range(seed, seed + seeds):
-            setting, plan, verdict = _try(wanted, number, here)
+            with stdout_is_for_json(as_json or here is not None):  # Ray says there which nodes are dead
+                setting, plan, verdict = _try(wanted, number, here)
             counted.update(kind_of(happened) for happened in verdict.happened)
             if verdict.problem:
                 failed.append(number)
