@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.experiment.chaos.plan import KINDS, NODES, SHARDS, Fault
-from paceline.experiment.chaos.processes import is_alive, send_signal, title_of, tree_of
+from paceline.experiment.chaos.processes import is_alive, send_signal, title_of, tree_of, used_by
 from paceline.experiment.chaos.real import Tormentor
 from paceline.experiment.chaos.setting import Setting, Subject, Verdict
 from paceline.runtimes.ray_cluster.found import SERVER, WORKER
@@ -100,7 +100,7 @@ class ClusterTormentor(Tormentor):
         actors = self._here.actors_of(self._run_dir)
         if actors:
             left = f"{left} {', '.join(f'{actor.role} {actor.number}' for actor in actors)}".strip()
-        return left or _left_in_memory(self._in_memory_before)
+        return left or left_in_memory(self._in_memory_before)
 
     def _end_everything(self) -> None:
         for process in (pid for _, pid in self._resume_at):
@@ -118,17 +118,13 @@ class ClusterTormentor(Tormentor):
                     break
 
 
-def _left_in_memory(before: set[str]) -> str:
+def left_in_memory(before: set[str]) -> str:
     """Files in shared memory that are new, and that no process has open or mapped: nobody will remove them."""
     new = {str(SHARED_MEMORY / name) for name in set(os.listdir(SHARED_MEMORY)) - before}
     if not new:
         return ""
     for process in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            used = Path(f"/proc/{process}/maps").read_text()
-            used += "\n".join(os.readlink(entry) for entry in Path(f"/proc/{process}/fd").iterdir())
-        except OSError:
-            continue  # it has ended, or is another user's
+        used = used_by(int(process))
         new = {name for name in new if name not in used}
     return f"files {sorted(new)} in shared memory" if new else ""
 

@@ -38,6 +38,17 @@ def is_alive(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
+def used_by(pid: int) -> str:
+    """The names of all files that it has open or mapped, among other words; empty: it has ended, or is not ours."""
+    used = ""
+    with suppress(OSError):
+        used = Path(f"/proc/{pid}/maps").read_text()
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # it was just closed
+                used += os.readlink(entry) + "\n"
+    return used
+
+
 def listens_to(pid: int, number: int) -> bool:
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

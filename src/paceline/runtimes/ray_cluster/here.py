@@ -28,7 +28,7 @@ class ClusterHere:
         """`nodes`: of a cluster that was made for this; None: it is somebody else's, and its nodes are left alone."""
         self.address = str(ray.get_runtime_context().gcs_address)
         self.nodes = nodes
-        _refuse_other_hosts(ray.nodes())
+        refuse_other_hosts(ray.nodes())
 
     def actors_of(self, run_dir: Path) -> list[ActorHere]:
         """The workers and servers of this run that are there or will be, as Ray knows them."""
@@ -55,7 +55,7 @@ def cluster_here(address: str) -> Iterator[ClusterHere]:
         yield ClusterHere(stack.enter_context(connected(RayCluster(reached), quiet=True)), nodes)
 
 
-def _refuse_other_hosts(nodes: list[Any]) -> None:
+def refuse_other_hosts(nodes: list[Any]) -> None:
     here = socket.gethostname()
     for node in nodes:
         if node["Alive"] and node["NodeManagerHostname"] != here:
