@@ -161,8 +161,9 @@ def section(lines: list[Line], seconds: float) -> str:
     )
     return f"""{SECTION}
 Written by `python benchmarks/reliability.py --ray {len(lines)} --seconds {seconds:g}`; any seed again:
-`paceline chaos digits --cluster ray --seed N --seconds {seconds:g}`. Three nodes on one machine; 1 to 3 servers, another
-number whenever the launcher was killed and the run resumed; transports, chosen by the seed: {ways}; {policies} policies.
+`paceline chaos digits --cluster ray --seed N --seconds {seconds:g}`. Three nodes on one machine; 1 to 3 servers, and
+another number whenever the launcher was killed and the run resumed. Chosen by the seed: one of {policies} policies, and
+the transport: {ways}.
 
 | what happened | times |
 | :-- | --: |

@@ -1,6 +1,7 @@
 """Chaos on a Ray cluster, all of whose processes are on this machine: shards and nodes die there as well as workers.
 
-The rest is as on one machine. Of a life of the run nothing may be left: no actor, no process, no shared memory.
+The rest is as on one machine, but for the time of the plan: it stands still while Ray starts processes and no worker is
+there, which takes seconds. Of a life of the run nothing may be left: no actor, no process, no shared memory.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def kinds_on(here: ClusterHere, servers: int | None) -> Mapping[str, int]:
 
 
 class ClusterTormentor(Tormentor):
+    longest = 240.0  # Ray takes a while to start processes, after the death of a shard all of them
     killed = (CONNECTION_BROKE, PROCESS_DIED, NODE_DIED)
 
     def __init__(self, here: ClusterHere, *arguments: Any) -> None:
@@ -61,12 +63,14 @@ class ClusterTormentor(Tormentor):
     def _workers(self, launcher: int) -> list[int]:
         now = time.monotonic()
         if now >= self._looked_at + LOOK_EVERY:
-            self._looked_at = now
+            since, self._looked_at = now - self._looked_at, now
             self._by_role = {WORKER: [], SERVER: []}
             for actor in self._here.actors_of(self._run_dir):
                 if actor.pid and title_of(actor.pid).startswith(TITLE):
                     self._by_role[actor.role].append(actor.pid)
                     self._pids.add(actor.pid)
+            if self._began is not None and not self._by_role[WORKER]:
+                self._began += since
         return self._by_role[WORKER]
 
     def _targets(self, fault: Fault, workers: list[int]) -> list[int]:

@@ -29,13 +29,13 @@ from paceline.runtimes.local.process import WORKER
 from paceline.runtimes.local.zygote import TITLE
 
 MOST_LIVES = 12
-LONGEST = 90.0  # seconds beyond the plan's, after which a life is stuck
 TICK = 0.01
 STUTTER = 0.05  # seconds: a slow worker moves for so long, and stands still for twice as long, again and again
 GONE_WITHIN = 30.0  # seconds after the end of a launcher: a process that is just importing torch notices it late
 
 
 class Tormentor:
+    longest = 90.0  # seconds beyond the plan's, after which a life is stuck
     killed: tuple[str, ...] = ("killed",)  # one of these is in the reason for which a worker leaves that was killed
 
     def __init__(
@@ -94,11 +94,11 @@ class Tormentor:
         context.set_forkserver_preload(["paceline.experiment.chaos.subject"])
         launcher = context.Process(target=live, args=self._arguments(), name="paceline chaos")
         launcher.start()
-        end = time.monotonic() + self._seconds + LONGEST
+        end = time.monotonic() + self._seconds + self.longest
         crashed = False
         try:
             while launcher.is_alive():
-                assert time.monotonic() < end, f"stuck: {self._seconds + LONGEST:g} s are over"
+                assert time.monotonic() < end, f"stuck: {self._seconds + self.longest:g} s are over"
                 crashed = self._torment(launcher) or crashed
                 launcher.join(TICK)
         finally:
