@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -19,7 +20,7 @@ from paceline.runtimes.ray_cluster.connection import connected, imported_ray, ow
 from paceline.runtimes.ray_cluster.found import SERVER, WORKER, actor_name
 from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.ray_cluster.room import what_lacks
-from paceline.runtimes.ray_cluster.watcher import ActorProcess, Watcher
+from paceline.runtimes.ray_cluster.watcher import ActorProcess, Watcher, died
 from paceline.runtimes.serving.duties import Assignment
 from paceline.runtimes.serving.memory import pack
 from paceline.runtimes.sockets.connecting import Address
@@ -27,6 +28,7 @@ from paceline.runtimes.sockets.remote import Errand, Net, RemoteLauncher, undone
 from paceline.training.worker import Worker
 
 PATIENCE = 60.0  # seconds for Ray to place the servers
+MOST_STARTS = 4  # of one server
 
 
 class RayLauncher(RemoteLauncher):
@@ -70,28 +72,39 @@ class RayLauncher(RemoteLauncher):
 
     def _start_shards(self, stack: ExitStack) -> Sequence[Address]:
         """They live as long as our connections to them, or until Ray ends them with this process."""
-        count, ports = self._cluster.servers, self._cluster.port_range()
+        count, end = self._cluster.servers, time.monotonic() + PATIENCE
         if count == 1:
             return ()
-        actors = [
-            self._actor(ShardActor, self._cluster.resources_per_server, SERVER, number) for number in range(count)
-        ]
-        for actor in actors:
-            stack.callback(undone, lambda actor=actor: self._ray.kill(actor, no_restart=True))  # type: ignore[misc]
-        given = None if ports is None else (ports.start, ports.stop)
-        asked = [actor.listen.remote(self.secret, given, self._cluster.compression) for actor in actors]
-        try:
-            addresses = self._ray.get(asked, timeout=PATIENCE)
-        except self._ray.exceptions.GetTimeoutError:
-            lacks = what_lacks(self._ray, self._cluster.resources_per_server) or "it does not say why"
-            raise ConfigurationError(
-                f"Ray did not place {count} servers within {PATIENCE:g} seconds ({lacks})"
-            ) from None
-        except self._ray.exceptions.RayError as problem:
-            raise ConfigurationError(f"a server could not be started: {problem}") from None
-        for actor in actors:
+        started = [self._start_shard(number, stack) for number in range(count)]
+        addresses = [self._listening(number, started, end, stack) for number in range(count)]
+        for actor, _ in started:
             actor.serve.remote()
-        return list(addresses)
+        return addresses
+
+    def _start_shard(self, number: int, stack: ExitStack) -> tuple[Any, Any]:
+        """The actor, and what will be the address at which it listens."""
+        ports, cluster = self._cluster.port_range(), self._cluster
+        actor = self._actor(ShardActor, cluster.resources_per_server, SERVER, number)
+        stack.callback(undone, lambda: self._ray.kill(actor, no_restart=True))
+        given = None if ports is None else (ports.start, ports.stop)
+        return actor, actor.listen.remote(self.secret, given, cluster.compression)
+
+    def _listening(self, number: int, started: list[tuple[Any, Any]], end: float, stack: ExitStack) -> Address:
+        """Where this shard listens. One that dies before it does holds nothing yet: another takes its place, as Ray may
+        send the first to a node of which it has not noticed yet that it is gone."""
+        for again in reversed(range(MOST_STARTS)):
+            try:
+                return self._ray.get(started[number][1], timeout=max(0.0, end - time.monotonic()))  # type: ignore[no-any-return]
+            except self._ray.exceptions.GetTimeoutError:
+                lacks = what_lacks(self._ray, self._cluster.resources_per_server) or "it does not say why"
+                raise ConfigurationError(
+                    f"Ray did not place {self._cluster.servers} servers within {PATIENCE:g} seconds ({lacks})"
+                ) from None
+            except self._ray.exceptions.RayError as problem:
+                if not again or not died(problem):
+                    raise ConfigurationError(f"a server could not be started: {problem}") from None
+                started[number] = self._start_shard(number, stack)
+        raise AssertionError("the last start returns or raises")
 
     def _actor(self, kind: type, resources: Mapping[str, float], role: str, number: int) -> Any:
         """One way for all deaths, ours: Ray restarts nothing, and calls nothing twice."""

@@ -98,6 +98,11 @@ class Watcher:
             self.lacks = what_lacks(self._ray, self._wanted) if unplaced else ""
 
 
+def died(problem: Exception) -> bool:
+    """Whether its process or its node died, and not what it was to do raised something."""
+    return _cause_of(problem) in (NODE_DIED, PROCESS_DIED) and "creation task" not in str(problem)
+
+
 def _cause_of(problem: Exception) -> str:
     said = str(problem)
     if "its node has died" in said or "node was terminated" in said:
