@@ -12,7 +12,7 @@ import msgspec
 from paceline.core.errors import ConfigurationError
 
 KINDS = {"kill": 4, "freeze": 4, "slow": 2, "delay": 2, "duplicate": 2, "crash": 1}  # and how often each is chosen
-SHARDS, NODES = {"kill-shard": 1}, {"kill-node": 1, "freeze-node": 1}  # of a cluster
+SHARDS, NODES = {"kill-shard": 3}, {"kill-node": 2, "freeze-node": 2}  # of a cluster
 ALL = {**KINDS, **SHARDS, **NODES}
 LASTING = ("freeze", "slow", "delay", "freeze-node")
 LONGEST, ENDLESS = 3.0, 30.0  # seconds that one lasts, and a freeze that is longer than most runs
