@@ -44,7 +44,7 @@ def test_shards_and_the_launcher_are_killed(nodes: Nodes, tmp_path: Path) -> Non
     verdict = chaos(nodes, "kill-shard 1@1.2, kill 0@1.3, crash@1.4, kill-shard 0@1.5", setting, tmp_path)
     kinds = ["kill-shard", "kill", "the launcher is killed", "kill-shard"]
     assert [kind_of(happened) for happened in verdict.happened] == kinds
-    assert verdict.samples == EPOCHS * 1437 and verdict.lives == 2 and len(verdict.after_lost_shard) == 2
+    assert verdict.samples == EPOCHS * 1437 and verdict.lives == 2 and len(verdict.after_lost_shard) == 1
 
 
 @pytest.mark.parametrize("servers", [None, 1])

@@ -44,6 +44,7 @@ class ClusterTormentor(Tormentor):
         self._looked_at = 0.0
         self._by_role: dict[str, list[int]] = {}
         self._lost_shards: list[float] = []  # when
+        self._ends: list[float] = []  # when launchers ended
         self._in_memory_before = set(os.listdir(SHARED_MEMORY))
 
     def _arguments(self) -> tuple[Any, ...]:
@@ -99,6 +100,10 @@ class ClusterTormentor(Tormentor):
 
     # -- what became of it --
 
+    def _wait_until_gone(self) -> None:
+        self._ends.append(time.monotonic())
+        super()._wait_until_gone()
+
     def _left(self) -> str:
         left = super()._left()
         actors = self._here.actors_of(self._run_dir)
@@ -116,10 +121,9 @@ class ClusterTormentor(Tormentor):
     def _after_lost_shards(self) -> Iterator[float]:
         begun = [seen.at for seen in self._log() if seen.what == "begun"]
         for at in self._lost_shards:
-            for again in begun:
-                if again > at:
-                    yield round(again - at, 4)
-                    break
+            again = min((time_ for time_ in begun if time_ > at), default=at)
+            if at < again and not any(at < end < again for end in self._ends):
+                yield round(again - at, 4)
 
 
 def left_in_memory(before: set[str]) -> str:
