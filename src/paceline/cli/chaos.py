@@ -95,16 +95,14 @@ def chaos_command(
         here = _cluster(wanted, stack)
         for number in range(seed, seed + seeds):
             with stdout_is_for_json(as_json or here is not None):  # Ray says there which nodes are dead
-                setting, plan, verdict = _try(wanted, number, here)
-            counted.update(kind_of(happened) for happened in verdict.happened)
-            if verdict.problem:
+                tried = _try(wanted, number, here)
+            counted.update(kind_of(happened) for happened in tried.verdict.happened)
+            if tried.verdict.problem:
                 failed.append(number)
             if as_json:
-                line = {"seed": number, "setting": setting, "plan": written(plan), "verdict": verdict}
-                print(msgspec.json.encode(line).decode(), flush=True)
-            elif seeds == 1 or verdict.problem:
-                _tell(number, setting, verdict)
-                print(f"Again: {_command(wanted, number, plan, verdict)}")
+                print(msgspec.json.encode(tried).decode(), flush=True)
+            elif seeds == 1 or tried.verdict.problem:
+                _tell(wanted, tried)
     if seeds > 1 and not as_json:
         _tell_all(seeds, failed, counted)
     if failed:
@@ -121,7 +119,16 @@ def _cluster(wanted: _Wanted, stack: ExitStack) -> ClusterHere | None:
     return stack.enter_context(cluster_here(wanted.address or LOCAL))
 
 
-def _try(wanted: _Wanted, seed: int, here: ClusterHere | None) -> tuple[Setting, tuple[Fault, ...], Verdict]:
+class _Tried(msgspec.Struct, frozen=True):
+    """What --json prints."""
+
+    seed: int
+    setting: Setting
+    plan: str  # as `written`; of a failure in virtual time, the shortest
+    verdict: Verdict
+
+
+def _try(wanted: _Wanted, seed: int, here: ClusterHere | None) -> _Tried:
     setting, kinds = setting_of(seed, wanted.policy, wanted.workers), KINDS
     if here is not None:
         from paceline.experiment.chaos.on_ray import kinds_on  # torch takes a second to import
@@ -130,9 +137,10 @@ def _try(wanted: _Wanted, seed: int, here: ClusterHere | None) -> tuple[Setting,
         kinds = dict(kinds_on(here, wanted.servers))
     plan = plan_of(seed, wanted.seconds, kinds) if wanted.plan is None else wanted.plan
     if not wanted.virtual:
-        return setting, plan, _run_for_real(wanted, seed, plan, setting, here)
+        return _Tried(seed, setting, written(plan), _run_for_real(wanted, seed, plan, setting, here))
     verdict = run_virtually(seed, plan, setting, wanted.seconds)
-    return setting, shrunk(seed, plan, setting, wanted.seconds) if verdict.problem else plan, verdict
+    shortest = shrunk(seed, plan, setting, wanted.seconds) if verdict.problem else plan
+    return _Tried(seed, setting, written(shortest), verdict)
 
 
 def _check(wanted: _Wanted, seeds: int) -> None:
@@ -199,16 +207,18 @@ def _run_for_real(
     return verdict
 
 
-def _tell(seed: int, setting: Setting, verdict: Verdict) -> None:
+def _tell(wanted: _Wanted, tried: _Tried) -> None:
+    setting, verdict = tried.setting, tried.verdict
     restart = f", {setting.restart} deaths made up for" if setting.restart else ""
-    print(f"Seed {seed}: {setting.policy}, {setting.workers} workers{restart}{_on(setting)}")
+    print(f"Seed {tried.seed}: {setting.policy}, {setting.workers} workers{restart}{_on(setting)}")
     for happened in verdict.happened:
         print(f"  {happened}")
+    lives = "" if verdict.lives == 1 else f", {verdict.lives} lives"
     if verdict.problem:
         print(f"FAILED: {verdict.problem}")
-        return
-    lives = "" if verdict.lives == 1 else f", {verdict.lives} lives"
-    print(f"Survived: {verdict.samples:,} samples, each once per epoch, {verdict.updates:,} updates{lives}")
+    else:
+        print(f"Survived: {verdict.samples:,} samples, each once per epoch, {verdict.updates:,} updates{lives}")
+    print(f"Again: {_command(wanted, tried)}")
 
 
 def _tell_all(tried: int, failed: list[int], counted: Counter[str]) -> None:
@@ -237,9 +247,11 @@ def _options(wanted: _Wanted) -> list[str]:
     return [*words, *(["--virtual"] if wanted.virtual else [])]
 
 
-def _command(wanted: _Wanted, seed: int, plan: tuple[Fault, ...], verdict: Verdict) -> str:
+def _command(wanted: _Wanted, tried: _Tried) -> str:
     """What does the same again; of a failure in virtual time, the shortest history."""
-    faults = ["--faults", written(plan)] if wanted.plan is not None or (verdict.problem and wanted.virtual) else []
-    subject = wanted.subject
+    given = wanted.plan is not None or (tried.verdict.problem and wanted.virtual)
+    faults, subject = ["--faults", tried.plan] if given else [], wanted.subject
     words = ["--", *subject.arguments] if subject.arguments else []
-    return shlex.join(["paceline", "chaos", subject.name, "--seed", str(seed), *_options(wanted), *faults, *words])
+    return shlex.join(
+        ["paceline", "chaos", subject.name, "--seed", str(tried.seed), *_options(wanted), *faults, *words]
+    )
