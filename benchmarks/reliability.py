@@ -1,9 +1,12 @@
 """What became of runs to which everything happened: writes docs/reliability.md.
 
-    python benchmarks/reliability.py [--real 300] [--virtual 10000] [--seconds 5] [--kept FOLDER] [--page FILE.md]
+    python benchmarks/reliability.py [--real 300] [--virtual 10000] [--ray 0] [--seconds 5]
+                                     [--kept FOLDER] [--page FILE.md]
 Runs `paceline chaos --json` for the seeds that the folder does not hold yet, two at a time with real processes, and
 counts. Interrupted, it goes on where it was. 300 seeds with real processes take about an hour on two cores. The costs
 of checkpoints are those of benchmarks/results/checkpoints.json, and of long runs of benchmarks/results/long_runs.json.
+With --ray alone only the page's section about Ray clusters is written, and without it that section stays as it is; a
+seed there takes half a minute, one after the other.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from paceline.experiment.chaos.setting import PATIENCE, kind_of
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 AT_ONCE = 2
+SECTION = "## On a Ray cluster\n"
 Line = dict[str, Any]
 
 
@@ -47,6 +51,24 @@ def gather(kept: Path, seeds: int, seconds: float, *, virtual: bool) -> list[Lin
                 line = json.loads(text)
                 known[line["seed"]] = line
                 print(text, file=file, flush=True)
+    return [known[seed] for seed in range(seeds) if seed in known]
+
+
+def gather_on_ray(kept: Path, seeds: int, seconds: float) -> list[Line]:
+    """The same, on a cluster that is made for all that are missing."""
+    known: dict[int, Line] = {}
+    if kept.exists():
+        known = {line["seed"]: line for line in map(json.loads, kept.read_text().splitlines())}
+    first = next((seed for seed in range(seeds) if seed not in known), seeds)
+    if first < seeds:
+        words = ["chaos", "digits", "--cluster", "ray", "--seed", str(first), "--seeds", str(seeds - first), "--json"]
+        command = [sys.executable, "-m", "paceline", *words, "--seconds", f"{seconds:g}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, kept.open("a") as file:
+            assert process.stdout is not None
+            for text in process.stdout:
+                line = json.loads(text)
+                known[line["seed"]] = line
+                print(text, end="", file=file, flush=True)
     return [known[seed] for seed in range(seeds) if seed in known]
 
 
@@ -118,6 +140,67 @@ memory was {memory[first]:.1f} MB after {int(first):,} pushes and {memory[last]:
 """
 
 
+def section(lines: list[Line], seconds: float) -> str:
+    """What the page says about Ray clusters."""
+    verdicts = [line["verdict"] for line in lines]
+    failed = [line["seed"] for line in lines if line["verdict"].get("problem")]
+    happened = counts(lines)
+    rows = [f"| {kind} | {happened[kind]:,} |" for kind in sorted(happened)]
+    kills = [took for verdict in verdicts for took in verdict.get("after_kill", ())]
+    freezes = [took for verdict in verdicts for took, _ in verdict.get("after_freeze", ())]
+    shards = [took for verdict in verdicts for took in verdict.get("after_lost_shard", ())]
+    wires = Counter(
+        (line["setting"]["cluster"]["transport"], line["setting"]["cluster"]["compression"]) for line in lines
+    )
+    ways = ", ".join(
+        f"{transport} with compression {how} ({times})" for (transport, how), times in sorted(wires.items())
+    )
+    policies = len({line["setting"]["policy"] for line in lines})
+    lives, samples = (
+        sum(verdict.get(name, usual) for verdict in verdicts) for name, usual in (("lives", 1), ("samples", 0))
+    )
+    return f"""{SECTION}
+Written by `python benchmarks/reliability.py --ray {len(lines)} --seconds {seconds:g}`; any seed again:
+`paceline chaos digits --cluster ray --seed N --seconds {seconds:g}`. Three nodes on one machine; 1 to 3 servers, and
+another number whenever the launcher was killed and the run resumed. Chosen by the seed: one of {policies} policies, and
+the transport: {ways}.
+
+| what happened | times |
+| :-- | --: |
+{chr(10).join(rows)}
+| **seeds** | {len(lines)} |
+| **launchers** | {lives} |
+| **seeds that failed** | {len(failed)} {_names(failed)} |
+| **samples lost, or applied twice, of {samples:,}** | {_none(failed)} |
+
+A seed fails as with real processes on one machine (above), and if an actor of the run or shared memory is left behind.
+
+| how long the others wait | median | worst | times |
+| :-- | --: | --: | --: |
+| from `kill -9` of a worker to the next update without it | {_waits(kills)} |
+| from a freeze (SIGSTOP) until the worker is set aside | {_waits(freezes)} |
+| from `kill -9` of a shard until the group begins again from the last checkpoint | {_waits(shards)} |
+
+After a shard's death all processes are started anew, and import torch: on two cores that others used, too.
+"""
+
+
+def _waits(found: list[float]) -> str:
+    return f"{median(found):.2f} s | {max(found):.2f} s | {len(found)}" if found else "| | 0"
+
+
+def section_of(text: str) -> str:
+    """What a page says about Ray clusters so far."""
+    _, found, rest = text.partition(SECTION)
+    return found + rest.partition("\n## ")[0].rstrip() + "\n" if found else ""
+
+
+def with_section(text: str, new: str) -> str:
+    """The page with this section, at its end or where it was."""
+    old = section_of(text)
+    return text.replace(old.rstrip(), new.rstrip()) if old else f"{text.rstrip()}\n\n{new}"
+
+
 def _none(failed: list[int]) -> str:
     """A seed fails if there is one."""
     return "see the failed" if failed else "0"
@@ -136,18 +219,28 @@ def _checkpoint_costs(found: Any) -> str:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--real", type=int, default=300)
-    arguments.add_argument("--virtual", type=int, default=10_000)
+    arguments.add_argument("--real", type=int)
+    arguments.add_argument("--virtual", type=int)
+    arguments.add_argument("--ray", type=int, default=0)
     arguments.add_argument("--seconds", type=float, default=5.0)
     arguments.add_argument("--kept", type=Path, default=ROOT / "runs" / "reliability")
     arguments.add_argument("--page", type=Path, default=ROOT / "docs" / "reliability.md")
     given = arguments.parse_args()
     given.kept.mkdir(parents=True, exist_ok=True)
-    virtual = gather(given.kept / "virtual.jsonl", given.virtual, given.seconds, virtual=True)
-    real = gather(given.kept / "real.jsonl", given.real, given.seconds, virtual=False)
-    given.page.write_text(page(real, virtual, given.seconds))
-    print(f"{given.page}: {len(real)} real and {len(virtual)} virtual seeds")
-    if any(line["verdict"].get("problem") for line in (*real, *virtual)):
+    real: list[Line] = []
+    virtual: list[Line] = []
+    on_ray = gather_on_ray(given.kept / "ray.jsonl", given.ray, given.seconds)
+    text = given.page.read_text() if given.page.exists() else ""
+    kept = section(on_ray, given.seconds) if on_ray else section_of(text)
+    if not given.ray or given.real is not None or given.virtual is not None:
+        seeds = 10_000 if given.virtual is None else given.virtual
+        virtual = gather(given.kept / "virtual.jsonl", seeds, given.seconds, virtual=True)
+        seeds = 300 if given.real is None else given.real
+        real = gather(given.kept / "real.jsonl", seeds, given.seconds, virtual=False)
+        text = page(real, virtual, given.seconds)
+    given.page.write_text(with_section(text, kept) if kept else text)
+    print(f"{given.page}: {len(real)} real, {len(virtual)} virtual seeds, {len(on_ray)} on Ray")
+    if any(line["verdict"].get("problem") for line in (*real, *virtual, *on_ray)):
         sys.exit(1)
 
 

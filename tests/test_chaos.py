@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from typer.testing import CliRunner
 from paceline.cli.app import app
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Unit
-from paceline.experiment.chaos.plan import KINDS, Fault, plan_of, read_plan, written
-from paceline.experiment.chaos.setting import POLICIES, Setting, Subject, kind_of, setting_of
+from paceline.experiment.chaos.plan import ALL, KINDS, MOST, Fault, plan_of, read_plan, written
+from paceline.experiment.chaos.setting import POLICIES, Setting, Subject, cluster_setting_of, kind_of, setting_of
 from paceline.experiment.chaos.virtual import run_virtually, shrunk
 from paceline.lifecycle.work import WorkLedger
 
@@ -28,6 +29,23 @@ def test_a_plan_follows_from_its_seed_and_can_be_written_and_read() -> None:
         kinds.update(fault.kind for fault in plan)
     assert kinds == set(KINDS)
     assert read_plan("nothing") == () and written(()) == "nothing"
+
+
+def test_on_a_cluster_shards_and_nodes_are_part_of_a_plan() -> None:
+    kinds = set()
+    for seed in range(100):
+        plan = plan_of(seed, 20.0, ALL)
+        assert plan == read_plan(written(plan))
+        assert all([fault.kind for fault in plan].count(kind) <= most for kind, most in MOST.items())
+        kinds.update(fault.kind for fault in plan)
+    assert kinds == set(ALL) > set(KINDS)
+
+
+def test_on_a_cluster_the_seed_chooses_servers_anew_in_every_life_unless_somebody_did() -> None:
+    chosen = [cluster_setting_of(seed) for seed in range(50)]
+    assert {(setting.transport, setting.compression) for setting in chosen} > {("tcp", "bf16"), ("auto", "none")}
+    assert {chosen[0].servers_in(life, seed=0) for life in range(1, 20)} == {1, 2, 3}
+    assert {cluster_setting_of(0, 2).servers_in(life, seed=0) for life in range(1, 20)} == {2}
 
 
 @pytest.mark.parametrize("text", ["kil 1@2", "kill 1", "freeze 1@2", "kill 1@2+3", "crash", ""])
@@ -103,6 +121,46 @@ def test_the_command_says_what_it_did_and_how_to_do_it_again() -> None:
 def test_wrong_input_is_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         CliRunner().invoke(app, ["chaos", "--virtual", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--servers", "2"], "--servers is for a cluster: add --cluster ray"),
+        (["--address", "local"], "--address is for a cluster: add --cluster ray"),
+        (["--faults", "kill-shard 0@1"], "fault 'kill-shard 0@1' is for a cluster: add --cluster ray"),
+        (["--cluster", "slurm"], "unknown --cluster 'slurm'; there are: local, ray"),
+        (["--cluster", "ray", "--virtual"], "--virtual has no cluster"),
+        (["--cluster", "ray", "--servers", "0"], "--servers 0: must be at least 1"),
+        (["--cluster", "ray", "--address", "x:1", "--faults", "kill-node 0@1"], "the nodes at x:1 are left alone"),
+        (["--cluster", "ray", "--address", "ray://x:1"], "ray://x:1: processes are killed by their ids"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        CliRunner().invoke(app, ["chaos", *arguments], catch_exceptions=False)
+
+
+def test_a_cluster_with_nodes_on_other_machines_is_refused() -> None:
+    from paceline.runtimes.ray_cluster.here import refuse_other_hosts
+
+    here = {"Alive": True, "NodeManagerHostname": socket.gethostname()}
+    gone, there = {"Alive": False, "NodeManagerHostname": "far"}, {"Alive": True, "NodeManagerHostname": "far"}
+    refuse_other_hosts([here, gone])
+    with pytest.raises(ConfigurationError, match="has a node on far, and processes can only be killed on this machine"):
+        refuse_other_hosts([here, there])
+
+
+def test_what_nobody_uses_in_shared_memory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.experiment.chaos import on_ray
+
+    monkeypatch.setattr(on_ray, "SHARED_MEMORY", tmp_path)
+    (tmp_path / "old").touch()
+    before = {"old"}
+    assert on_ray.left_in_memory(before) == ""
+    with (tmp_path / "new").open("w"):
+        assert on_ray.left_in_memory(before) == ""
+    assert on_ray.left_in_memory(before) == f"files ['{tmp_path}/new'] in shared memory"
 
 
 SCRIPT = """

@@ -22,6 +22,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.experiment.balance import balance_of
 from paceline.experiment.going_back import ShardLostWarning
 from paceline.experiment.training import RunResult
+from paceline.experiment.verification import train_again
 from paceline.policies import POLICIES
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace
@@ -51,6 +52,7 @@ def is_what_is_trained_here(result: RunResult, run_dir: Path) -> None:
         assert torch.equal(result.model_state[key], tensor), key
     assert result.samples == trained_here().samples
     adds_up(run_dir)
+    assert train_again(run_dir, functions.train_adam).differs_at is None
 
 
 def test_bsp_on_two_nodes_gives_the_weights_of_one_process(nodes: Nodes) -> None:
@@ -69,6 +71,7 @@ def test_every_policy_counts_every_sample_once_and_replays(nodes: Nodes, name: s
     )
     assert result.samples == functions.SAMPLES * EPOCHS
     adds_up(run_dir)
+    assert train_again(run_dir, train_layers).differs_at is None
 
 
 # -- what dies --

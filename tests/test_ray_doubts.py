@@ -139,12 +139,19 @@ def test_one_that_has_called_is_known_to_the_group_and_its_death_too() -> None:
     process.close()
 
 
-def test_what_the_users_code_raises_is_no_reason_to_try_again() -> None:
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (ValueError("no such thing"), "ValueError: no such thing"),
+        (ActorDiedError("raised in its creation task:\nno module"), "ActorDiedError: no module"),
+    ],
+)
+def test_what_code_raises_is_no_reason_to_try_again(problem: Exception, said: str) -> None:
     ray = FakeRay()
     watching, process = watched(ray)
-    ray.answers[ray.actors[0].end] = ValueError("no such thing")
+    ray.answers[ray.actors[0].end] = problem
     watching._take(ray.actors[0].end)
-    assert process.cause == "ValueError: no such thing" and len(ray.actors) == 1
+    assert process.cause == said and len(ray.actors) == 1
     process.close()
 
 

@@ -7,20 +7,42 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 from typer import Argument, Exit, Option
 
+from paceline.cli import options
 from paceline.core.errors import ConfigurationError
-from paceline.experiment.chaos.plan import Fault, plan_of, read_plan, written
-from paceline.experiment.chaos.setting import Setting, Subject, Verdict, kind_of, setting_of
+from paceline.experiment.chaos.plan import KINDS, NODES, Fault, plan_of, read_plan, written
+from paceline.experiment.chaos.setting import Setting, Subject, Verdict, cluster_setting_of, kind_of, setting_of
 from paceline.experiment.chaos.virtual import run_virtually, shrunk
 from paceline.experiment.group import size_of
 from paceline.policies import policy as build_policy
+from paceline.report.console import stdout_is_for_json
+
+if TYPE_CHECKING:
+    from paceline.runtimes.ray_cluster.here import ClusterHere
 
 TASKS = ("digits",)
+LOCAL = "local"
+
+
+class _Wanted(NamedTuple):
+    """What was typed, beside the seeds and how to show what came of them."""
+
+    subject: Subject
+    policy: str | None
+    workers: str | None
+    seconds: float
+    virtual: bool
+    on_ray: bool
+    address: str | None
+    servers: int | None
+    plan: tuple[Fault, ...] | None
+    out: Path | None
 
 
 def chaos_command(
@@ -36,6 +58,13 @@ def chaos_command(
     seconds: Annotated[float, Option(help="For how long things go wrong.")] = 10.0,
     epochs: Annotated[int | None, Option(help="Of a script; as many as take about that time. Default: 1.")] = None,
     virtual: Annotated[bool, Option("--virtual", help="In virtual time: thousands of seeds a minute.")] = False,
+    cluster: options.Cluster = "local",
+    address: Annotated[
+        str | None, Option(help="Of a Ray cluster, all of whose nodes are on this machine; local: one made for this.")
+    ] = None,
+    servers: Annotated[
+        int | None, Option(help="As of `paceline train`. Default: another number whenever the run is resumed.")
+    ] = None,
     faults: Annotated[
         str | None, Option(help="Let this go wrong instead: 'kill 1@2.5, freeze 0@3+1.5, crash@4'.")
     ] = None,
@@ -45,42 +74,78 @@ def chaos_command(
     """Kill, stop, slow down and repeat workers and the launcher, resume, and check that nothing was lost.
 
     Every sample must be applied exactly once, the recorded events must lead to the same commands, and the run, trained
-    again from its trace, to the same weights to the bit. With --virtual no gradient is computed.
+    again from its trace, to the same weights to the bit. With --virtual no gradient is computed. With --cluster ray
+    shards die, too, and nodes of a cluster that is made for it.
     """
-    subject = Subject(task, tuple(arguments or ()), epochs)
-    _check(subject, policy, workers, seeds, seconds, virtual)
-    given = None if faults is None else read_plan(faults)
-    failed, counted, tried = [], Counter[str](), 0
-    for number in range(seed, seed + seeds):
-        plan = plan_of(number, seconds) if given is None else given
-        setting = setting_of(number, policy, workers)
-        if virtual:
-            verdict = run_virtually(number, plan, setting, seconds)
-        else:
-            verdict = _run_for_real(subject, number, plan, setting, seconds, out)
-        tried += 1
-        counted.update(kind_of(happened) for happened in verdict.happened)
-        if verdict.problem and virtual:
-            plan = shrunk(number, plan, setting, seconds)
-        if verdict.problem:
-            failed.append(number)
-        if as_json:
-            line = {"seed": number, "setting": setting, "plan": written(plan), "verdict": verdict}
-            print(msgspec.json.encode(line).decode(), flush=True)
-        elif seeds == 1 or verdict.problem:
-            _tell(number, setting, verdict)
-            options = _options(policy, workers, seconds, epochs, virtual)
-            print(f"Again: {_command(subject, number, plan, verdict, options)}")
+    wanted = _Wanted(
+        Subject(task, tuple(arguments or ()), epochs),
+        policy,
+        workers,
+        seconds,
+        virtual,
+        options.is_ray(cluster),
+        address,
+        servers,
+        None if faults is None else read_plan(faults),
+        out,
+    )
+    _check(wanted, seeds)
+    failed, counted = [], Counter[str]()
+    with ExitStack() as stack:
+        here = _cluster(wanted, stack)
+        for number in range(seed, seed + seeds):
+            with stdout_is_for_json(as_json or here is not None):  # Ray says there which nodes are dead
+                tried = _try(wanted, number, here)
+            counted.update(kind_of(happened) for happened in tried.verdict.happened)
+            if tried.verdict.problem:
+                failed.append(number)
+            if as_json:
+                print(msgspec.json.encode(tried).decode(), flush=True)
+            elif seeds == 1 or tried.verdict.problem:
+                _tell(wanted, tried)
     if seeds > 1 and not as_json:
-        _tell_all(tried, failed, counted)
+        _tell_all(seeds, failed, counted)
     if failed:
         raise Exit(1)
 
 
-def _check(
-    subject: Subject, policy: str | None, workers: str | None, seeds: int, seconds: float, virtual: bool
-) -> None:
-    if subject.is_script and virtual:
+def _cluster(wanted: _Wanted, stack: ExitStack) -> ClusterHere | None:
+    if not wanted.on_ray:
+        return None
+    from paceline.runtimes.ray_cluster.here import cluster_here
+
+    if wanted.address in (None, LOCAL):
+        print("paceline: starting a Ray cluster of several nodes on this machine", file=sys.stderr)
+    return stack.enter_context(cluster_here(wanted.address or LOCAL))
+
+
+class _Tried(msgspec.Struct, frozen=True):
+    """What --json prints."""
+
+    seed: int
+    setting: Setting
+    plan: str  # as `written`; of a failure in virtual time, the shortest
+    verdict: Verdict
+
+
+def _try(wanted: _Wanted, seed: int, here: ClusterHere | None) -> _Tried:
+    setting, kinds = setting_of(seed, wanted.policy, wanted.workers), KINDS
+    if here is not None:
+        from paceline.experiment.chaos.on_ray import kinds_on  # torch takes a second to import
+
+        setting = msgspec.structs.replace(setting, cluster=cluster_setting_of(seed, wanted.servers))
+        kinds = dict(kinds_on(here, wanted.servers))
+    plan = plan_of(seed, wanted.seconds, kinds) if wanted.plan is None else wanted.plan
+    if not wanted.virtual:
+        return _Tried(seed, setting, written(plan), _run_for_real(wanted, seed, plan, setting, here))
+    verdict = run_virtually(seed, plan, setting, wanted.seconds)
+    shortest = shrunk(seed, plan, setting, wanted.seconds) if verdict.problem else plan
+    return _Tried(seed, setting, written(shortest), verdict)
+
+
+def _check(wanted: _Wanted, seeds: int) -> None:
+    subject = wanted.subject
+    if subject.is_script and wanted.virtual:
         raise ConfigurationError("--virtual computes no gradients, so that it needs no script: leave that out")
     if subject.is_script:
         from paceline.experiment.script import script_functions  # torch takes a second to import
@@ -96,41 +161,64 @@ def _check(
         raise ConfigurationError(f"--epochs {subject.epochs}: must be at least 1")
     if seeds < 1:
         raise ConfigurationError(f"--seeds {seeds}: must be at least 1")
-    if not 0 < seconds <= 3600:
-        raise ConfigurationError(f"--seconds {seconds:g}: must be above 0, and at most 3600")
-    if policy is not None:
-        build_policy(policy)
-    if workers is not None:
-        size_of(workers)
+    if not 0 < wanted.seconds <= 3600:
+        raise ConfigurationError(f"--seconds {wanted.seconds:g}: must be above 0, and at most 3600")
+    if wanted.policy is not None:
+        build_policy(wanted.policy)
+    if wanted.workers is not None:
+        size_of(wanted.workers)
+    _check_place(wanted)
+
+
+def _check_place(wanted: _Wanted) -> None:
+    if wanted.on_ray and wanted.virtual:
+        raise ConfigurationError("--virtual has no cluster: leave out that or --cluster ray")
+    for name, given in (("--address", wanted.address), ("--servers", wanted.servers)):
+        if given is not None and not wanted.on_ray:
+            raise ConfigurationError(f"{name} is for a cluster: add --cluster ray")
+    if wanted.servers is not None and wanted.servers < 1:
+        raise ConfigurationError(f"--servers {wanted.servers}: must be at least 1")
+    for fault in wanted.plan or ():
+        if fault.kind not in KINDS and not wanted.on_ray:
+            raise ConfigurationError(f"fault {str(fault)!r} is for a cluster: add --cluster ray")
+        if fault.kind in NODES and wanted.address not in (None, LOCAL):
+            raise ConfigurationError(
+                f"fault {str(fault)!r}: the nodes at {wanted.address} are left alone; leave out --address, and a"
+                " cluster is made for this"
+            )
 
 
 def _run_for_real(
-    subject: Subject, seed: int, plan: tuple[Fault, ...], setting: Setting, seconds: float, out: Path | None
+    wanted: _Wanted, seed: int, plan: tuple[Fault, ...], setting: Setting, here: ClusterHere | None
 ) -> Verdict:
-    from paceline.experiment.chaos.real import run_for_real  # torch takes a second to import
+    from paceline.experiment.chaos.on_ray import run_on_ray  # torch takes a second to import
+    from paceline.experiment.chaos.real import run_for_real
 
-    below = Path(tempfile.mkdtemp(prefix="paceline-chaos-")) if out is None else out
+    below = Path(tempfile.mkdtemp(prefix="paceline-chaos-")) if wanted.out is None else wanted.out
     directory = below / f"seed-{seed}"
     if directory.exists():
         raise ConfigurationError(f"{directory}: is there already; choose another --out")
-    verdict = run_for_real(subject, seed, plan, setting, seconds, directory)
+    arguments = (wanted.subject, seed, plan, setting, wanted.seconds, directory)
+    verdict = run_for_real(*arguments) if here is None else run_on_ray(here, *arguments)
     if verdict.problem:
         print(f"paceline: what is left of the run is in {directory}", file=sys.stderr)
-    elif out is None:
+    elif wanted.out is None:
         shutil.rmtree(below)
     return verdict
 
 
-def _tell(seed: int, setting: Setting, verdict: Verdict) -> None:
+def _tell(wanted: _Wanted, tried: _Tried) -> None:
+    setting, verdict = tried.setting, tried.verdict
     restart = f", {setting.restart} deaths made up for" if setting.restart else ""
-    print(f"Seed {seed}: {setting.policy}, {setting.workers} workers{restart}")
+    print(f"Seed {tried.seed}: {setting.policy}, {setting.workers} workers{restart}{_on(setting)}")
     for happened in verdict.happened:
         print(f"  {happened}")
+    lives = "" if verdict.lives == 1 else f", {verdict.lives} lives"
     if verdict.problem:
         print(f"FAILED: {verdict.problem}")
-        return
-    lives = "" if verdict.lives == 1 else f", {verdict.lives} lives"
-    print(f"Survived: {verdict.samples:,} samples, each once per epoch, {verdict.updates:,} updates{lives}")
+    else:
+        print(f"Survived: {verdict.samples:,} samples, each once per epoch, {verdict.updates:,} updates{lives}")
+    print(f"Again: {_command(wanted, tried)}")
 
 
 def _tell_all(tried: int, failed: list[int], counted: Counter[str]) -> None:
@@ -142,15 +230,28 @@ def _tell_all(tried: int, failed: list[int], counted: Counter[str]) -> None:
         print(f"All {tried:,} seeds survived: no sample was lost, none was applied twice.")
 
 
-def _options(policy: str | None, workers: str | None, seconds: float, epochs: int | None, virtual: bool) -> list[str]:
-    given: list[tuple[str, Any]] = [("--policy", policy), ("--workers", workers), ("--seconds", f"{seconds:g}")]
-    given.append(("--epochs", None if epochs is None else str(epochs)))
-    words = [word for name, value in given if value is not None for word in (name, value)]
-    return [*words, *(["--virtual"] if virtual else [])]
+def _on(setting: Setting) -> str:
+    """Where it is, if it is not here."""
+    cluster = setting.cluster
+    if cluster is None:
+        return ""
+    servers = "servers by lot" if cluster.servers is None else f"{cluster.servers} servers"
+    return f"; on Ray: {servers}, transport {cluster.transport}, compression {cluster.compression}"
 
 
-def _command(subject: Subject, seed: int, plan: tuple[Fault, ...], verdict: Verdict, options: list[str]) -> str:
+def _options(wanted: _Wanted) -> list[str]:
+    given: dict[str, Any] = {"--policy": wanted.policy, "--workers": wanted.workers}
+    given |= {"--seconds": f"{wanted.seconds:g}", "--epochs": wanted.subject.epochs}
+    given |= {"--cluster": "ray" if wanted.on_ray else None, "--address": wanted.address, "--servers": wanted.servers}
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    return [*words, *(["--virtual"] if wanted.virtual else [])]
+
+
+def _command(wanted: _Wanted, tried: _Tried) -> str:
     """What does the same again; of a failure in virtual time, the shortest history."""
-    faults = ["--faults", written(plan)] if verdict.problem and "--virtual" in options else []
+    given = wanted.plan is not None or (tried.verdict.problem and wanted.virtual)
+    faults, subject = ["--faults", tried.plan] if given else [], wanted.subject
     words = ["--", *subject.arguments] if subject.arguments else []
-    return shlex.join(["paceline", "chaos", subject.name, "--seed", str(seed), *options, *faults, *words])
+    return shlex.join(
+        ["paceline", "chaos", subject.name, "--seed", str(tried.seed), *_options(wanted), *faults, *words]
+    )

@@ -105,13 +105,18 @@ Compression: TypeAlias = Annotated[
 ]
 
 
+def is_ray(cluster: str) -> bool:
+    """And not this machine."""
+    if cluster not in ("local", "ray"):
+        raise ConfigurationError(f"unknown --cluster {cluster!r}; there are: local, ray")
+    return cluster == "ray"
+
+
 def cluster_from(
     cluster: str, address: str, servers: int, resources: str, transport: str, compression: str
 ) -> RayCluster | None:
     """None: this machine."""
-    if cluster not in ("local", "ray"):
-        raise ConfigurationError(f"unknown --cluster {cluster!r}; there are: local, ray")
-    if cluster == "local":
+    if not is_ray(cluster):
         beyond = {"--address": address != "auto", "--servers": servers != 1, "--transport": transport != "auto"}
         beyond |= {"--compression": compression != "none"}
         for name, given in beyond.items():

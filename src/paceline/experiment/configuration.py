@@ -15,6 +15,7 @@ from paceline.runtimes.ray_cluster.options import RayCluster
 CONFIGURATION = "config.json"
 CHECKPOINTS = Path("checkpoints")
 MODEL = CHECKPOINTS / "model.safetensors"
+AS_THEY_ARE = "none"  # gradients that are not compressed
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,6 +49,20 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: Origin | None = None
     compressed: bool = False  # the trace
     cluster: RayCluster | None = None
+    wires: tuple[str, ...] = ()  # as `wire`, of the launches that this one goes on from
+
+    @property
+    def wire(self) -> str:
+        """How gradients come to the server: with which compression, and by which transport."""
+        cluster = self.cluster
+        if cluster is None or cluster.compression == AS_THEY_ARE:
+            return AS_THEY_ARE
+        return f"{cluster.compression} by {cluster.transport}"
+
+    @property
+    def all_wires(self) -> tuple[str, ...]:
+        """Of all launches of the run, in their order, each once."""
+        return tuple(dict.fromkeys((*self.wires, self.wire)))
 
 
 def read_configuration(directory: Path) -> Configuration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -34,7 +35,9 @@ class Arrived(NamedTuple):
 class Follower(ABC):
     store: ParameterStore  # a subclass makes it, at the latest with the first event
 
-    def __init__(self) -> None:
+    def __init__(self, wire: Callable[[Tensor], None] | None = None) -> None:
+        """`wire`: does to a gradient what its way to the server did."""
+        self._wire = wire
         self._round = Round()
         self._arrived: dict[Gradient, Arrived] = {}  # without a fate
         self._clocks: dict[int, int] = {}
@@ -88,7 +91,10 @@ class Follower(ABC):
         if clock <= self._clocks.get(worker, 0):
             return  # it was delivered twice
         self._clocks[worker] = clock
-        self._arrived[event.gradient] = Arrived(*self.gradient(event), event, self.absent(event))
+        flat, pulled = self.gradient(event)
+        if self._wire is not None:
+            self._wire(flat)
+        self._arrived[event.gradient] = Arrived(flat, pulled, event, self.absent(event))
         self._round.push(worker, event.samples)
 
     def _apply(self, gradients: tuple[Gradient, ...], weights: tuple[float, ...]) -> None:

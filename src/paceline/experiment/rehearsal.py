@@ -84,9 +84,15 @@ def _is_resumed(event: Event) -> bool:
 
 
 class LoopFollower(Follower):
-    def __init__(self, trace: Trace, loop: Callable[[], Callable[[Worker], None]], told: Configuration) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        loop: Callable[[], Callable[[Worker], None]],
+        told: Configuration,
+        wire: Callable[[Tensor], None] | None = None,
+    ) -> None:
         """`loop`: gives the user's function, as a new process would find it."""
-        super().__init__()
+        super().__init__(wire)
         self._trace = trace
         self._loop = loop
         self._told = told

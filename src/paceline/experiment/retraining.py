@@ -38,16 +38,17 @@ def retrain(
     lr_scaling: str = "auto",
     stale: str = "auto",
     threads: int = 1,
+    wire: Callable[[Tensor], None] | None = None,
     updated: Callable[[ParameterStore], None] | None = None,
 ) -> Retrained:
     """The parameters, by name, that the recorded run came to: to the bit, with the threads that its workers had.
 
-    `updated`: called after every update. TraceError if updates would be made in
-    another way than the recorded run made them.
+    `wire`: does to a gradient what its way to the server did. `updated`: called after every update. TraceError if
+    updates would be made in another way than the recorded run made them.
     """
     recorded = trace.header.updates
     may_be_stale = recorded is not None and recorded.why != NOT_STALE
-    follower = TaskFollower(task, seed, UpdateOptions(lr_scaling, stale, may_be_stale), _uses(trace))
+    follower = TaskFollower(task, seed, UpdateOptions(lr_scaling, stale, may_be_stale), _uses(trace), wire)
     refuse_another_rule(trace, follower.store.rule)
     return walk(trace, follower, threads, updated)
 
@@ -99,8 +100,15 @@ def _words(rule: UpdateRule) -> str:
 class TaskFollower(Follower):
     """Computes the gradients of a task. Of every version that is still needed there is a copy."""
 
-    def __init__(self, task: Task, seed: int, options: UpdateOptions, uses: Counter[int]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        task: Task,
+        seed: int,
+        options: UpdateOptions,
+        uses: Counter[int],
+        wire: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        super().__init__(wire)
         self._gradients = Gradients(task, seed)
         spec = self._gradients.optimizer_spec()
         self.store = ParameterStore(self._gradients.layout, self._gradients.initial, spec, options)

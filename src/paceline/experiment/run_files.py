@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import UpdateRule
-from paceline.experiment.configuration import CHECKPOINTS, CONFIGURATION, MODEL, Configuration
+from paceline.experiment.configuration import CHECKPOINTS, CONFIGURATION, MODEL, Configuration, read_configuration
 from paceline.experiment.run_lock import lock
 from paceline.recording.lines import COMPRESSED, write_privately
 from paceline.recording.metrics import Summary
@@ -74,6 +74,9 @@ class RunFiles(Observer):
                 undo.pop_all()
         except OSError as problem:
             raise ConfigurationError(f"{self.directory}: cannot be written: {problem.strerror}") from None
+        if resumed is not None:
+            wires = read_configuration(self.directory).all_wires
+            self._configuration = msgspec.structs.replace(self._configuration, wires=wires)
         self._write(CONFIGURATION, self._configuration)
         return self
 

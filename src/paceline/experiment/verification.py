@@ -15,6 +15,7 @@ from paceline.experiment.rehearsal import LoopFollower
 from paceline.experiment.retraining import Retrained, retrain, walk
 from paceline.experiment.script import Script, forget_script
 from paceline.experiment.tasks import read_task_options, task_of
+from paceline.experiment.wires import wire_of
 from paceline.recording.progress_log import Measurement, read_metrics
 from paceline.recording.trace import Trace, trace_in
 from paceline.training.checkpoint import MODEL as WEIGHTS
@@ -98,6 +99,7 @@ def _made_again(
 ) -> Retrained:
     trace, origin = Trace(trace_in(run_dir), allow_cut_off=True), told.origin
     assert told.threads is not None
+    wire = wire_of(run_dir, told)
     if train is None and origin is not None and origin.task is not None:
         return retrain(
             trace,
@@ -106,9 +108,10 @@ def _made_again(
             lr_scaling=told.lr_scaling,
             stale=told.stale,
             threads=told.threads,
+            wire=wire,
             updated=compare,
         )
-    follower = LoopFollower(trace, _loop_of(run_dir, origin, train), told)
+    follower = LoopFollower(trace, _loop_of(run_dir, origin, train), told, wire)
     try:
         return walk(trace, follower, told.threads, compare)
     finally:

@@ -8,18 +8,18 @@ again in one process from its trace, to the same weights to the bit.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from paceline.experiment.balance import balance_of
 from paceline.experiment.chaos.plan import Fault
+from paceline.experiment.chaos.processes import children_of, is_alive, listens_to, send_signal, title_of
 from paceline.experiment.chaos.setting import Setting, Subject, Verdict, in_words
 from paceline.experiment.chaos.subject import DELAY, LOG, OUTCOME, REPEAT, Outcome, Seen, live
 from paceline.experiment.verification import train_again
@@ -29,13 +29,15 @@ from paceline.runtimes.local.process import WORKER
 from paceline.runtimes.local.zygote import TITLE
 
 MOST_LIVES = 12
-LONGEST = 90.0  # seconds beyond the plan's, after which a life is stuck
 TICK = 0.01
 STUTTER = 0.05  # seconds: a slow worker moves for so long, and stands still for twice as long, again and again
 GONE_WITHIN = 30.0  # seconds after the end of a launcher: a process that is just importing torch notices it late
 
 
 class Tormentor:
+    longest = 90.0  # seconds beyond the plan's, after which a life is stuck
+    killed: tuple[str, ...] = ("killed",)  # one of these is in the reason for which a worker leaves that was killed
+
     def __init__(
         self, subject: Subject, seed: int, plan: Sequence[Fault], setting: Setting, seconds: float, directory: Path
     ) -> None:
@@ -70,6 +72,7 @@ class Tormentor:
             self._lives,
             tuple(self._after_kills()),
             tuple(self._after_freezes()),
+            tuple(self._after_lost_shards()),
         )
 
     # -- lives --
@@ -89,14 +92,13 @@ class Tormentor:
         (self._directory / OUTCOME).unlink(missing_ok=True)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["paceline.experiment.chaos.subject"])
-        arguments = (self._run_dir, self._subject, self._seed, self._setting, self._seconds)
-        launcher = context.Process(target=live, args=arguments, name="paceline chaos")
+        launcher = context.Process(target=live, args=self._arguments(), name="paceline chaos")
         launcher.start()
-        end = time.monotonic() + self._seconds + LONGEST
+        end = time.monotonic() + self._seconds + self.longest
         crashed = False
         try:
             while launcher.is_alive():
-                assert time.monotonic() < end, f"stuck: {self._seconds + LONGEST:g} s are over"
+                assert time.monotonic() < end, f"stuck: {self._seconds + self.longest:g} s are over"
                 crashed = self._torment(launcher) or crashed
                 launcher.join(TICK)
         finally:
@@ -110,27 +112,36 @@ class Tormentor:
         assert crashed, f"the launcher ended with exit code {launcher.exitcode}"
         return None
 
+    def _arguments(self) -> tuple[Any, ...]:
+        """What a launcher is told."""
+        return self._run_dir, self._subject, self._seed, self._setting, self._seconds
+
     def _wait_until_gone(self) -> None:
-        for pid in self._pids:
-            _signal(pid, signal.SIGCONT)  # one that was stopped while it started could not notice
+        for pid in (*self._pids, *(pid for _, pid in self._resume_at)):
+            send_signal(pid, signal.SIGCONT)  # one that was stopped while it started could not notice
         end = time.monotonic() + GONE_WITHIN
-        while left := [pid for pid in self._pids if _is_alive(pid)]:
-            assert time.monotonic() < end, f"processes {left} outlived their launcher"
+        while left := self._left():
+            assert time.monotonic() < end, f"{left} outlived their launcher"
             time.sleep(TICK)
         self._pids.clear()
         self._resume_at.clear()
         self._slow.clear()
 
+    def _left(self) -> str:
+        """What there still is of the run after its launcher, in words."""
+        left = [pid for pid in self._pids if is_alive(pid)]
+        return f"processes {left}" if left else ""
+
     def _end_everything(self) -> None:
         for pid in self._pids:
-            _signal(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
 
     # -- torment --
 
     def _torment(self, launcher: BaseProcess) -> bool:
         """Do what is due. Returns whether the launcher was killed."""
         assert launcher.pid is not None
-        workers = _workers_of(launcher.pid)
+        workers = self._workers(launcher.pid)
         self._pids.update(workers)
         now = time.monotonic()
         if self._began is None:
@@ -144,22 +155,30 @@ class Tormentor:
                 self._say("the launcher is killed")
                 launcher.kill()
                 return True
-            if workers:
-                self._befall(fault, workers[fault.worker % len(workers)], now)
+            if targets := self._targets(fault, workers):
+                self._befall(fault, targets[fault.worker % len(targets)], now)
         return False
+
+    def _workers(self, launcher: int) -> list[int]:
+        """The processes of the workers, in their order."""
+        return _workers_of(launcher)
+
+    def _targets(self, fault: Fault, workers: list[int]) -> list[int]:
+        """The processes of which the fault befalls one."""
+        return workers
 
     def _befall(self, fault: Fault, pid: int, now: float) -> None:
         lasts = f" for {fault.seconds:g} s" if fault.seconds else ""
         if fault.kind in ("duplicate", "delay"):
             number = REPEAT if fault.kind == "duplicate" else DELAY
-            if not _listens_to(pid, number):
+            if not listens_to(pid, number):
                 return  # it is just starting
-            _signal(pid, number)
+            send_signal(pid, number)
         elif fault.kind == "kill":
-            _signal(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
             self._killed.append((now, pid))
         elif fault.kind == "freeze":
-            _signal(pid, signal.SIGSTOP)
+            send_signal(pid, signal.SIGSTOP)
             self._frozen.append((now, pid))
             self._resume_at.append((now + fault.seconds, pid))
         else:
@@ -169,13 +188,13 @@ class Tormentor:
     def _let_move(self, now: float) -> None:
         for time_, pid in [entry for entry in self._resume_at if entry[0] <= now]:
             self._resume_at.remove((time_, pid))
-            _signal(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
         for pid, until in list(self._slow.items()):
             if now >= until:
                 del self._slow[pid]
             if not any(other == pid for _, other in self._resume_at):  # one that stands still is not only slow
                 moves = now >= until or int((until - now) / STUTTER) % 3 == 0
-                _signal(pid, signal.SIGCONT if moves else signal.SIGSTOP)
+                send_signal(pid, signal.SIGCONT if moves else signal.SIGSTOP)
 
     def _say(self, what: str) -> None:
         since = 0.0 if self._began is None else time.monotonic() - self._began
@@ -206,23 +225,24 @@ class Tormentor:
         lines = path.read_bytes().splitlines(keepends=True)
         return [msgspec.json.decode(line, type=Seen) for line in lines if line.endswith(b"\n")]
 
-    def _departures(self, faults: list[tuple[float, int]], why: str) -> Iterator[tuple[float, Seen]]:
+    def _departures(self, faults: list[tuple[float, int]], *why: str) -> Iterator[tuple[float, Seen]]:
         """When each fault was, and how its worker left because of it, if it was a member.
 
         One that had come back before has another id, and is left out.
         """
         log = self._log()
         worker_of = {seen.pid: seen.worker for seen in log if seen.what == "process"}
+        left = [seen for seen in log if seen.what == "left" and any(reason in seen.reason for reason in why)]
         for at, pid in faults:
-            for seen in log:
-                if seen.what == "left" and seen.at >= at and seen.worker == worker_of.get(pid) and why in seen.reason:
+            for seen in left:
+                if seen.at >= at and seen.worker == worker_of.get(pid):
                     yield at, seen
                     break
 
     def _after_kills(self) -> Iterator[float]:
         """Seconds from each kill until the group had gone on without that worker, where anybody was left."""
         updates = [seen.at for seen in self._log() if seen.what == "update"]
-        for at, left in self._departures(self._killed, "killed"):
+        for at, left in self._departures(self._killed, *self.killed):
             for update in updates:
                 if left.others and update >= left.at:
                     yield round(update - at, 4)
@@ -234,50 +254,18 @@ class Tormentor:
         for at, left in self._departures(self._frozen, "set aside"):
             yield round(left.at - at, 4), round(usual.get(left.worker) or 0.0, 4)
 
+    def _after_lost_shards(self) -> Iterator[float]:
+        """Seconds from each death of a shard until the group began again from its last checkpoint."""
+        return iter(())
+
 
 def _workers_of(pid: int) -> list[int]:
     """The processes that a launcher started for its workers."""
     found = []
-    for child in _children_of(pid):
-        if _title_of(child) == TITLE:
-            found += [worker for worker in _children_of(child) if _title_of(worker).startswith(WORKER)]
+    for child in children_of(pid):
+        if title_of(child) == TITLE:
+            found += [worker for worker in children_of(child) if title_of(worker).startswith(WORKER)]
     return sorted(found)
-
-
-def _children_of(pid: int) -> list[int]:
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in sorted(Path(f"/proc/{pid}/task").iterdir()):
-            found += map(int, (thread / "children").read_text().split())
-    return found
-
-
-def _title_of(pid: int) -> str:
-    """What `ps` shows."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
-    return ""
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
-
-
-def _listens_to(pid: int, number: int) -> bool:
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
-
-
-def _signal(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def run_for_real(

@@ -22,6 +22,8 @@ POLICIES = (
 )
 PATIENCE = 0.5  # seconds, so that some freezes are longer
 CHECKPOINT_EVERY = 1.0  # second
+SERVERS = (1, 2, 2, 3)  # of a run on a cluster
+WIRES = (("auto", "none"), ("tcp", "none"), ("tcp", "bf16"))  # how its workers reach them, and with what
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -36,10 +38,20 @@ class Subject(msgspec.Struct, frozen=True):
         return self.name.endswith(".py")
 
 
+class ClusterSetting(msgspec.Struct, frozen=True):
+    servers: int | None  # None: another number in every life
+    transport: str
+    compression: str
+
+    def servers_in(self, life: int, seed: int) -> int:
+        return Random(f"{seed}/{life}/servers").choice(SERVERS) if self.servers is None else self.servers
+
+
 class Setting(msgspec.Struct, frozen=True):
     policy: str
     workers: str  # as of `launch`
     restart: int = 0
+    cluster: ClusterSetting | None = None  # None: this machine
 
 
 def setting_of(seed: int, policy: str | None = None, workers: str | None = None) -> Setting:
@@ -49,6 +61,10 @@ def setting_of(seed: int, policy: str | None = None, workers: str | None = None)
     if workers is not None:
         group, restart = workers, 0
     return Setting(policy or chosen, group, restart)
+
+
+def cluster_setting_of(seed: int, servers: int | None = None) -> ClusterSetting:
+    return ClusterSetting(servers, *Random(f"{seed}/cluster").choice(WIRES))
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,6 +77,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     lives: int = 1  # of the server
     after_kill: tuple[float, ...] = ()  # seconds until the next update
     after_freeze: tuple[tuple[float, float], ...] = ()  # seconds until it was set aside, and what it usually needs
+    after_lost_shard: tuple[float, ...] = ()  # seconds until the group began again
 
 
 def kind_of(happened: str) -> str:

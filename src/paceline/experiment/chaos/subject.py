@@ -33,6 +33,7 @@ from paceline.experiment.tasks import TaskOptions, task_of
 from paceline.experiment.training import launch
 from paceline.recording.observer import Observer
 from paceline.runtimes.driver import Driver
+from paceline.runtimes.ray_cluster.options import RayCluster
 from paceline.runtimes.serving.messages import Push
 from paceline.runtimes.serving.port import WorkerFailedError
 from paceline.training.worker import Worker
@@ -43,6 +44,7 @@ SPEED = "lognormal:seconds=0.03"
 EPOCHS_PER_SECOND = {"digits": 2.0}
 
 LOG, OUTCOME = "chaos.jsonl", "outcome.json"
+SAID = "launcher.txt"  # what Ray says of nodes and workers that die is not for the user's eyes
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -144,8 +146,18 @@ def _what_is_run(subject: Subject, seed: int, seconds: float) -> tuple[Callable[
     return task_of(wanted, seed=seed).learn, epochs, Origin(subject.name, task=wanted.as_written())
 
 
-def live(run_dir: Path, subject: Subject, seed: int, setting: Setting, seconds: float) -> None:
+def _speak_into(path: Path) -> None:
+    with path.open("ab") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+
+
+def live(
+    run_dir: Path, subject: Subject, seed: int, setting: Setting, seconds: float, cluster: RayCluster | None = None
+) -> None:
     """One life of the run: begun in this directory, or gone on with. Says how it ended, unless it is killed."""
+    if cluster is not None:
+        _speak_into(run_dir.parent / SAID)
     Driver.validate = True
     multiprocessing.set_start_method(None, force=True)  # this process was forked from a server: workers shall not be
     warnings.simplefilter("ignore")
@@ -166,6 +178,7 @@ def live(run_dir: Path, subject: Subject, seed: int, setting: Setting, seconds: 
             resume="auto",
             observers=[_Watcher(log)],
             origin=origin,
+            cluster=cluster,
         )
         outcome = Outcome(updates=result.summary.updates, samples=result.samples)
     except WorkerFailedError as problem:

@@ -32,21 +32,22 @@ def imported_ray() -> Any:
 
 
 @contextlib.contextmanager
-def connected(cluster: RayCluster) -> Iterator[Any]:
-    """The module `ray`, connected. A connection that was there already is used, and stays."""
+def connected(cluster: RayCluster, *, quiet: bool = False) -> Iterator[Any]:
+    """The module `ray`, connected. A connection that was there already is used, and stays. `quiet`: what actors and
+    nodes say is not shown here."""
     ray = imported_ray()
     if ray.is_initialized():
         yield ray
         return
     with _notices_on_stderr():
-        _connect(ray, cluster)
+        _connect(ray, cluster, quiet)
         try:
             yield ray
         finally:
             ray.shutdown()
 
 
-def _connect(ray: Any, cluster: RayCluster) -> None:
+def _connect(ray: Any, cluster: RayCluster, quiet: bool) -> None:
     try:
         _check_that_it_answers(cluster.address)
         with warnings.catch_warnings(), _own_signals():
@@ -55,6 +56,7 @@ def _connect(ray: Any, cluster: RayCluster) -> None:
                 address=cluster.address,
                 runtime_env=cluster.runtime_env,
                 logging_level="warning",
+                log_to_driver=not quiet,
                 include_dashboard=False if cluster.address == "local" else None,
             )
     except (OSError, ValueError, RuntimeError) as problem:

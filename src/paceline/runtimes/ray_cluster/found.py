@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -41,15 +42,29 @@ def actor_name(run: str, host: str, launch: str, role: str, number: int, start: 
     return "/".join(quote(str(part), safe=" ") for part in (PREFIX, run, host, launch, role, number, start))
 
 
+class Named(NamedTuple):
+    run: str
+    host: str
+    launch: str
+    role: str
+    number: int
+
+
+def read_name(name: str) -> Named | None:
+    """What `actor_name` was given; None: it is of another program."""
+    match [unquote(part) for part in name.split("/")]:
+        case [prefix, run, host, launch, role, number, _] if prefix == PREFIX and number.isdecimal():
+            return Named(run, host, launch, role, int(number))
+        case _:
+            return None
+
+
 def runs_of(actors: Iterable[ActorSeen]) -> tuple[RunOnCluster, ...]:
     """Actors of other programs are none of our business."""
     runs: dict[tuple[str, str, str], list[tuple[str, int, ActorSeen]]] = {}
     for actor in actors:
-        match [unquote(part) for part in actor.name.split("/")]:
-            case [prefix, run, host, launch, role, number, _] if prefix == PREFIX and number.isdecimal():
-                runs.setdefault((run, host, launch), []).append((role, int(number), actor))
-            case _:
-                pass
+        if (named := read_name(actor.name)) is not None:
+            runs.setdefault((named.run, named.host, named.launch), []).append((named.role, named.number, actor))
     return tuple(_run_of(run, host, members) for (run, host, _), members in sorted(runs.items()))
 
 

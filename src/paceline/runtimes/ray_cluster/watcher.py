@@ -160,6 +160,7 @@ def cause_of(problem: Exception) -> str:
     if "its node has died" in said or "node was terminated" in said:
         return NODE_DIED
     kind = type(problem).__name__
-    if kind in ("ActorDiedError", "ActorUnavailableError", "RayActorError"):
+    raised = "creation task" in said  # what it is to begin with fails, and would again elsewhere
+    if kind in ("ActorDiedError", "ActorUnavailableError", "RayActorError") and not raised:
         return PROCESS_DIED
     return f"{kind}: {said.strip().splitlines()[-1]}" if said.strip() else kind

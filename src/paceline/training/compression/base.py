@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ class UnsendableError(PacelineError):
 @dataclass(frozen=True)
 class Compression(ABC):
     """Both sides are for a slice of `size` numbers; the whole gradient is a slice, too."""
+
+    repeatable: ClassVar[bool] = False  # what arrives of a number hangs on that number alone
 
     @abstractmethod
     def largest_bytes(self, size: int, dtype: torch.dtype) -> int:

@@ -15,6 +15,8 @@ from paceline.training.layout import squared_norm
 class Uncompressed(Compression):
     """All numbers, as they are."""
 
+    repeatable = True
+
     def largest_bytes(self, size: int, dtype: torch.dtype) -> int:
         return size * dtype.itemsize
 
@@ -28,6 +30,8 @@ class Uncompressed(Compression):
 @dataclass(frozen=True)
 class BFloat16(Compression):
     """All numbers, rounded to 8 bits of precision: two bytes each, and the range of float32."""
+
+    repeatable = True
 
     def largest_bytes(self, size: int, dtype: torch.dtype) -> int:
         return size * torch.bfloat16.itemsize
