@@ -36,10 +36,11 @@ from paceline.runtimes.serving.messages import (
 from paceline.runtimes.serving.own_pauses import OwnPauses
 from paceline.runtimes.sockets import listener as listener_module
 from paceline.runtimes.sockets import shard_messages as said
-from paceline.runtimes.sockets.channel import HEADER, PARAMETERS, SegmentChannel, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import HEADER, PARAMETERS, SocketChannel, places_in
 from paceline.runtimes.sockets.connecting import connect
 from paceline.runtimes.sockets.handshake import CODE, HELLO, Caller, CallerSide, HostSide, RefusedError
 from paceline.runtimes.sockets.listener import Listener, Visitor
+from paceline.runtimes.sockets.segment_channel import SegmentChannel
 from paceline.runtimes.sockets.shards import SILENCE, ShardChannel, ShardLostError, Shards
 from paceline.runtimes.sockets.waiting import ready
 from paceline.training.choices import AS_USUAL

@@ -10,8 +10,9 @@ from torch import Tensor
 from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.link import ChannelLink
 from paceline.runtimes.serving.messages import ToServer, ToWorker
-from paceline.runtimes.sockets.channel import SegmentChannel, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import SocketChannel, places_in
 from paceline.runtimes.sockets.gradient_codec import GradientCodec
+from paceline.runtimes.sockets.segment_channel import SegmentChannel
 from paceline.training.compression import Compression
 from paceline.training.layout import Layout, Segment
 
