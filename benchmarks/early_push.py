@@ -1,16 +1,20 @@
 """Whether it pays to push a layer while the backward pass still computes the one before it.
 
     python benchmarks/early_push.py [--out FILE.json] [--rates 1gbit,10gbit] [--iterations 12] [--batches 16,64,256]
-A worker and a server in two network namespaces with a wire between them (as in compression.py; needs root and Linux),
-bare: sockets and torch, nothing of paceline decides anything. An iteration is a forward pass, a backward pass, a push
-of float32 gradients and a pull of float32 parameters. "late" sends when the backward pass has ended; "early" has a hook
-on every parameter that copies its gradient and hands it to a thread which sends. Both take turns on one connection; the
-median counts. More samples in a batch make the backward pass longer, and leave the wire as it is.
+                                    [--bare]
+A worker and a server in two network namespaces with a wire between them (as in compression.py; needs root and Linux).
+An iteration is a forward pass, a backward pass, a push of float32 gradients, an update and a pull of float32
+parameters. "late" sends when the backward pass has ended, without a hook on any parameter; "hooks" has them and sends
+late all the same, as for a loop that clips; "early" sends ahead. All take turns on one connection; the median counts.
+More samples in a batch make the backward pass longer, and leave the wire as it is.
+
+`--bare`: sockets and torch only, nothing of paceline, and no update.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -18,9 +22,12 @@ import platform
 import queue
 import socket
 import statistics
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,6 +35,14 @@ from typing import Any
 import torch
 from compression import ADDRESS, PORT, as_bytes, enter, receive, wire
 from torch import Tensor, nn
+
+from paceline.experiment import training
+from paceline.runtimes.serving.duties import begin
+from paceline.runtimes.serving.duties import work as duty
+from paceline.runtimes.sockets.connecting import Address
+from paceline.runtimes.sockets.remote import Errand, Net, RemoteLauncher, RemoteProcess
+from paceline.training.remote_optimizer import RemoteOptimizer
+from paceline.training.worker import Worker
 
 
 def mlp() -> tuple[nn.Module, tuple[int, ...]]:
@@ -41,12 +56,136 @@ def cnn() -> tuple[nn.Module, tuple[int, ...]]:
     """1.2 million parameters, most of them in the last layers, as image models have them."""
     widths = (3, 32, 64, 128, 256)
     stages: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         stages += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*stages, nn.Flatten(), nn.Linear(256 * 4, 768), nn.ReLU(), nn.Linear(768, 10)), (3, 32, 32)
 
 
-MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...]]]] = {"mlp": mlp, "cnn": cnn}
+def deep() -> tuple[nn.Module, tuple[int, ...]]:
+    """0.9 million parameters in 400 tensors: many small layers, as deep models have them."""
+    layers = (part for _ in range(100) for part in (nn.Linear(94, 94), nn.LayerNorm(94), nn.ReLU()))
+    return nn.Sequential(*layers, nn.Linear(94, 10)), (94,)
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...]]]] = {"mlp": mlp, "cnn": cnn, "deep": deep}
+MODES = "late", "hooks", "early"
+
+
+# -- paceline's own way: a run with one worker --
+
+
+class Placed(RemoteProcess):
+    def __init__(self, process: Any) -> None:
+        super().__init__()
+        self._process = process
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        self._process.join()
+        self.end("its process died", self._process.exitcode)
+
+    def destroy(self) -> None:
+        self._process.kill()
+
+
+class AcrossTheWire(RemoteLauncher):
+    """Places workers at the other end."""
+
+    namespace = ""
+
+    def _open(self, stack: ExitStack) -> Net:
+        return Net(ADDRESS, "tcp")
+
+    def _start_shards(self, stack: ExitStack) -> Sequence[Address]:
+        return ()
+
+    def _place(self, errand: Errand) -> RemoteProcess:
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=be_a_worker, args=(self.namespace, errand, self._train), daemon=True)
+        process.start()
+        return Placed(process)
+
+
+def be_a_worker(namespace: str, errand: Errand, train: Callable[[Worker], None]) -> None:
+    enter(namespace)
+    begin(errand.assignment)
+    with errand.linked() as link:
+        duty(errand.assignment, link, lambda: train)
+
+
+class Turns:
+    """Gradients as the modes have them, by turns."""
+
+    def __init__(self, optimizer: RemoteOptimizer, model: nn.Module) -> None:
+        self._optimizer = optimizer
+        self._early = optimizer._early
+        assert self._early is not None
+        self._hooks = [parameter._post_accumulate_grad_hooks for parameter in model.parameters()]  # type: ignore[attr-defined]
+        self._saved = [dict(hooks) for hooks in self._hooks]
+
+    def take(self, mode: str) -> None:
+        assert self._early is not None
+        for hooks, saved in zip(self._hooks, self._saved, strict=True):
+            hooks.clear()
+            if mode != "late":
+                hooks.update(saved)
+        self._optimizer._early = None if mode == "late" else self._early
+        patience = self._early._patience
+        patience._seen = patience._wanted if mode == "early" else 0
+
+
+def train(worker: Worker, name: str, batches: list[int], iterations: int, out: str) -> None:
+    torch.set_num_threads(1)
+    model, shape = MODELS[name]()
+    optimizer = worker.optimizer(model, torch.optim.SGD, lr=1e-3)
+    turns, rows = Turns(optimizer, model), []
+    for batch in batches:
+        x, y = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
+        times: dict[str, list[float]] = {"backward": [], **{mode: [] for mode in MODES}}
+        for turn in range(len(MODES) * (iterations + 1)):
+            mode = MODES[turn % len(MODES)]
+            turns.take(mode)
+            optimizer.zero_grad()
+            began = time.perf_counter()
+            loss = nn.functional.cross_entropy(model(x), y)
+            middle = time.perf_counter()
+            loss.backward()
+            if mode == "late":
+                times["backward"].append(time.perf_counter() - middle)
+            optimizer.step(samples=batch)
+            times[mode].append(time.perf_counter() - began)
+        rows.append((batch, {key: statistics.median(found[1:]) for key, found in times.items()}))
+    Path(out).write_text(json.dumps(rows))
+
+
+def host(server_side: str, worker_side: str, name: str, batches: list[int], iterations: int, out: str) -> None:
+    enter(server_side)
+    AcrossTheWire.namespace = worker_side
+
+    def launcher_for(cluster: Any, train: Any, evaluate: Any, assignment: Any, *, elastic: bool, name: str) -> Any:
+        return AcrossTheWire(train, evaluate, assignment, elastic=elastic)
+
+    training.launcher_for = launcher_for  # type: ignore[assignment]
+    options = {"name": name, "batches": batches, "iterations": iterations, "out": out}
+    training.launch(partial(train, **options), workers=1, policy="asp", epochs=1, patience="off")  # type: ignore[arg-type]
+
+
+def measured(rate: str, name: str, batches: list[int], iterations: int) -> list[dict[str, Any]]:
+    context = multiprocessing.get_context("spawn")
+    with tempfile.NamedTemporaryFile() as out, wire(rate) as (worker_side, server_side):
+        arguments = (server_side, worker_side, name, batches, iterations, out.name)
+        server = context.Process(target=host, args=arguments)
+        server.start()
+        server.join()
+        rows = json.loads(Path(out.name).read_text())
+    return [{"rate": rate, "model": name, **_row(batch, times)} for batch, times in rows]
+
+
+def _row(batch: int, times: dict[str, float]) -> dict[str, Any]:
+    return {"batch": batch, **times, "gain": times["late"] / times["early"]}
+
+
+# -- bare --
 
 
 def serve(namespace: str, ready: Connection, size: int) -> None:
@@ -145,7 +284,7 @@ def work(namespace: str, name: str, batches: list[int], iterations: int, answer:
     answer.send((pusher.size, rows))
 
 
-def measured(rate: str, name: str, batches: list[int], iterations: int) -> list[dict[str, Any]]:
+def measured_bare(rate: str, name: str, batches: list[int], iterations: int) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     size = sum(parameter.numel() for parameter in MODELS[name]()[0].parameters())
     with wire(rate) as (worker_side, server_side):
@@ -159,17 +298,7 @@ def measured(rate: str, name: str, batches: list[int], iterations: int) -> list[
         _, rows = answer.recv()
         worker.join()
         server.join()
-    return [
-        {
-            "rate": rate,
-            "model": name,
-            "parameters": size,
-            "batch": batch,
-            **times,
-            "gain": times["late"] / times["early"],
-        }
-        for batch, times in rows
-    ]
+    return [{"rate": rate, "model": name, **_row(batch, times)} for batch, times in rows]
 
 
 def main() -> None:
@@ -178,19 +307,27 @@ def main() -> None:
     arguments.add_argument("--rates", default="1gbit,10gbit", help="of the wire, as tc reads them")
     arguments.add_argument("--batches", default="16,64,256")
     arguments.add_argument("--iterations", type=int, default=12)
+    arguments.add_argument("--models", default=",".join(MODELS))
+    arguments.add_argument("--bare", action="store_true", help="without paceline")
     given = arguments.parse_args()
     batches = list(map(int, given.batches.split(",")))
     rows = []
     for rate in given.rates.split(","):
-        for name in MODELS:
-            for row in measured(rate, name, batches, given.iterations):
+        for name in given.models.split(","):
+            for row in (measured_bare if given.bare else measured)(rate, name, batches, given.iterations):
                 rows.append(row)
                 print(
-                    f"{rate:>8} {name:<4} batch {row['batch']:>4}: backward {1e3 * row['backward']:>7.1f} ms, late"
-                    f" {1e3 * row['late']:>7.1f}, early {1e3 * row['early']:>7.1f}: {row['gain']:.2f}x",
+                    f"{rate:>8} {name:<4} batch {row['batch']:>4}: backward {1e3 * row['backward']:>7.1f} ms,",
+                    *(f"{mode} {1e3 * row[mode]:>7.1f}," for mode in MODES if mode in row),
+                    f"{row['gain']:.2f}x",
                     flush=True,
                 )
-    facts = {"cores": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
+    facts = {
+        "bare": given.bare,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps({**facts, "rows": rows}, indent=2) + "\n")
 
