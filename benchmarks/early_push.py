@@ -5,8 +5,9 @@
 A worker and a server in two network namespaces with a wire between them (as in compression.py; needs root and Linux).
 An iteration is a forward pass, a backward pass, a push of float32 gradients, an update and a pull of float32
 parameters. "late" sends when the backward pass has ended, without a hook on any parameter; "hooks" has them and sends
-late all the same, as for a loop that clips; "early" sends ahead. All take turns on one connection; the median counts.
-More samples in a batch make the backward pass longer, and leave the wire as it is.
+late all the same, as in the steps in which paceline learns; "early" sends ahead. All take turns on one connection; the
+median counts. "chosen": paceline would send ahead if the run began now. More samples in a batch make the backward pass
+longer, and leave the wire as it is.
 
 `--bare`: sockets and torch only, nothing of paceline, and no update.
 """
@@ -41,6 +42,7 @@ from paceline.runtimes.serving.duties import begin
 from paceline.runtimes.serving.duties import work as duty
 from paceline.runtimes.sockets.connecting import Address
 from paceline.runtimes.sockets.remote import Errand, Net, RemoteLauncher, RemoteProcess
+from paceline.training.early import STEADY_STEPS, EarlyGradients, Stage
 from paceline.training.remote_optimizer import RemoteOptimizer
 from paceline.training.worker import Worker
 
@@ -68,7 +70,7 @@ def deep() -> tuple[nn.Module, tuple[int, ...]]:
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...]]]] = {"mlp": mlp, "cnn": cnn, "deep": deep}
-MODES = "late", "hooks", "early"
+MODES = {"late": Stage.RESTS, "hooks": Stage.LEARNS, "early": Stage.SENDS}
 
 
 # -- paceline's own way: a run with one worker --
@@ -116,45 +118,57 @@ def be_a_worker(namespace: str, errand: Errand, train: Callable[[Worker], None])
 class Turns:
     """Gradients as the modes have them, by turns."""
 
-    def __init__(self, optimizer: RemoteOptimizer, model: nn.Module) -> None:
+    def __init__(self, optimizer: RemoteOptimizer) -> None:
         self._optimizer = optimizer
         self._early = optimizer._early
         assert self._early is not None
-        self._hooks = [parameter._post_accumulate_grad_hooks for parameter in model.parameters()]  # type: ignore[attr-defined]
-        self._saved = [dict(hooks) for hooks in self._hooks]
 
     def take(self, mode: str) -> None:
         assert self._early is not None
-        for hooks, saved in zip(self._hooks, self._saved, strict=True):
-            hooks.clear()
-            if mode != "late":
-                hooks.update(saved)
         self._optimizer._early = None if mode == "late" else self._early
-        patience = self._early._patience
-        patience._seen = patience._wanted if mode == "early" else 0
+        self._early.experience._enter(MODES[mode])
+        self._early._hook()
+
+    def begin_anew(self) -> EarlyGradients:
+        """As in a run that begins."""
+        self.take("hooks")
+        assert self._early is not None
+        self._early._busy = None
+        return self._early
+
+
+def step(model: nn.Module, optimizer: RemoteOptimizer, x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Seconds of the backward pass, and of all of it."""
+    optimizer.zero_grad()
+    began = time.perf_counter()
+    loss = nn.functional.cross_entropy(model(x), y)
+    middle = time.perf_counter()
+    loss.backward()
+    end = time.perf_counter()
+    optimizer.step(samples=len(y))
+    return end - middle, time.perf_counter() - began
 
 
 def train(worker: Worker, name: str, batches: list[int], iterations: int, out: str) -> None:
     torch.set_num_threads(1)
     model, shape = MODELS[name]()
     optimizer = worker.optimizer(model, torch.optim.SGD, lr=1e-3)
-    turns, rows = Turns(optimizer, model), []
+    turns, rows = Turns(optimizer), []
     for batch in batches:
         x, y = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
         times: dict[str, list[float]] = {"backward": [], **{mode: [] for mode in MODES}}
         for turn in range(len(MODES) * (iterations + 1)):
-            mode = MODES[turn % len(MODES)]
+            mode = list(MODES)[turn % len(MODES)]
             turns.take(mode)
-            optimizer.zero_grad()
-            began = time.perf_counter()
-            loss = nn.functional.cross_entropy(model(x), y)
-            middle = time.perf_counter()
-            loss.backward()
+            backward, whole = step(model, optimizer, x, y)
+            times[mode].append(whole)
             if mode == "late":
-                times["backward"].append(time.perf_counter() - middle)
-            optimizer.step(samples=batch)
-            times[mode].append(time.perf_counter() - began)
-        rows.append((batch, {key: statistics.median(found[1:]) for key, found in times.items()}))
+                times["backward"].append(backward)
+        early = turns.begin_anew()
+        for _ in range(STEADY_STEPS):
+            step(model, optimizer, x, y)
+        chosen = early.experience.stage is Stage.SENDS
+        rows.append((batch, {key: statistics.median(found[1:]) for key, found in times.items()} | {"chosen": chosen}))
     Path(out).write_text(json.dumps(rows))
 
 
@@ -319,7 +333,7 @@ def main() -> None:
                 print(
                     f"{rate:>8} {name:<4} batch {row['batch']:>4}: backward {1e3 * row['backward']:>7.1f} ms,",
                     *(f"{mode} {1e3 * row[mode]:>7.1f}," for mode in MODES if mode in row),
-                    f"{row['gain']:.2f}x",
+                    f"{row['gain']:.2f}x{', chosen' if row.get('chosen') else ''}",
                     flush=True,
                 )
     facts = {

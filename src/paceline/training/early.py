@@ -1,25 +1,40 @@
 """Notices which gradients are final as soon as the backward pass has made them, and lets them go ahead of their push.
 
 Nobody knows when a loop is done with a gradient: it may clip, scale, or add another backward pass to it. So this learns
-from the loop. It sends ahead after some steps in a row in which every gradient stayed what it was when it was made, and
-waits twice as long after a step in which one did not. Whatever is sent ahead is compared, byte for byte, with what the
-loop hands in at last; where they differ, all of the gradient is sent with the push, as if nothing had happened.
+from the loop, and from the wire:
+
+    LEARNS    sends nothing ahead, and looks whether gradients stay what they were when they were made
+      ▶ SENDS   after some steps in a row in which they did, if all of these could have ended sooner by enough
+      ▶ RESTS   after one in which a gradient changed, or if there is too little to gain
+    SENDS     sends ahead
+      ▶ LEARNS  after a term: the wire may be another one
+      ▶ RESTS   after a step in which a gradient changed
+    RESTS     has no hook on any parameter, and costs nothing
+      ▶ LEARNS  after some steps, twice as many each time
+
+Whatever is sent ahead is compared, byte for byte, with what the loop hands in at last; where they differ, all of the
+gradient is sent with the push, as if nothing had happened.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 from weakref import ref
 
 import torch
 from torch import Tensor
 
-PIECE = 1 << 16  # bytes that go at once: a layer that has fewer waits for the next one
-STEADY_STEPS = 3  # after which gradients are sent ahead for the first time
-MOST_STEPS = 1 << 10  # after which they are, however often they changed before
+PIECE = 1 << 18  # bytes that go at once: a layer that has fewer waits for the next one
+STEADY_STEPS = 4  # of LEARNS
+TERM = 500  # steps of SENDS
+RESTS = 16, 1 << 10  # steps of RESTS: at first, and at most
+LEAST_GAIN = 1e-2  # seconds of a step that must be to gain
+LEAST_GAIN_PER_PARAMETER = 1e-4  # and so many more: about ten times what its hook costs
 
 _compare = ctypes.CDLL(None).memcmp
 _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
@@ -37,57 +52,90 @@ class WayAhead(Protocol):
     def drop(self) -> None:
         """What was sent counts for nothing."""
 
-
-class Patience:
-    """How many steps in a row gradients must have stayed what they were."""
-
-    def __init__(self) -> None:
-        self._wanted, self._seen = STEADY_STEPS, 0
-
-    @property
-    def is_over(self) -> bool:
-        return self._seen >= self._wanted
-
-    def note(self, steady: bool) -> None:
-        """Of one step."""
-        if self.is_over and not steady:
-            self._wanted = min(2 * self._wanted, MOST_STEPS)
-        self._seen = min(self._seen + 1, self._wanted) if steady else 0
+    def busy(self) -> float | None:
+        """For how many seconds the wire has carried something so far; None: nobody knows."""
 
 
-class Made(NamedTuple):
-    """A gradient, as it was when the backward pass had made it."""
+class Stage(Enum):
+    LEARNS = auto()
+    SENDS = auto()
+    RESTS = auto()
 
-    gradient: ref[Tensor]
-    writes: int
 
-    def is_still(self, gradient: Tensor | None) -> bool:
-        return gradient is not None and self.gradient() is gradient and gradient._version == self.writes
+class Experience:
+    """Which stage the steps of a loop have led to."""
+
+    def __init__(self, least_gain: float) -> None:
+        self.stage = Stage.LEARNS
+        self._least_gain = least_gain
+        self._steps = 0  # of this stage
+        self._rest = RESTS[0]
+
+    def note(self, steady: bool, gain: float | None = None) -> None:
+        """Of one step: whether gradients stayed as they were made, and how many seconds sooner it could have ended;
+        None: not known."""
+        self._steps += 1
+        if self.stage is Stage.RESTS:
+            if self._steps >= self._rest:
+                self._rest = min(2 * self._rest, RESTS[1])
+                self._enter(Stage.LEARNS)
+        elif not steady or (self.stage is Stage.LEARNS and gain is not None and gain < self._least_gain):
+            self._enter(Stage.RESTS)
+        elif self.stage is Stage.LEARNS and self._steps >= STEADY_STEPS and gain is not None:
+            self._enter(Stage.SENDS)
+        elif self.stage is Stage.SENDS and self._steps >= TERM:
+            self._rest = RESTS[0]
+            self._enter(Stage.LEARNS)
+
+    def _enter(self, stage: Stage) -> None:
+        self.stage, self._steps = stage, 0
 
 
 class EarlyGradients:
-    def __init__(self, parameters: Sequence[Tensor], slots: Sequence[Tensor], way: WayAhead) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        slots: Sequence[Tensor],
+        way: WayAhead,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`slots`: where each parameter's gradient lies in the segment, one after another."""
-        self._parameters, self._slots, self._way = parameters, slots, way
+        self._parameters, self._slots, self._way, self._clock = parameters, slots, way, clock
         self._begins = [0]
         for slot in slots:
             self._begins.append(self._begins[-1] + slot.numel())
-        self._patience = Patience()
-        self._made: dict[int, Made] = {}  # since the last step, by the parameter's number
+        self.experience = Experience(LEAST_GAIN + LEAST_GAIN_PER_PARAMETER * len(parameters))
+        self._made: dict[int, tuple[ref[Tensor], int]] = {}  # since the last step, by number; and how often written
         self._again = False  # whether one was made twice since then
+        self._began = 0.0  # when the first of them was made
+        self._busy: float | None = None  # how long the wire had been at the last step
         self._gathered: dict[int, Tensor] = {}  # gradients that are not in their slots yet
         self._bytes = 0  # of these
         self._sent: set[int] = set()
-        for number, parameter in enumerate(parameters):
-            parameter.register_post_accumulate_grad_hook(partial(self._note, number))  # type: ignore[no-untyped-call]
+        self._hooks: list[Any] = []
+        self._hook()
+
+    def _hook(self) -> None:
+        """On all parameters, unless it rests."""
+        if self.experience.stage is Stage.RESTS:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks.clear()
+        elif not self._hooks:
+            for number, parameter in enumerate(self._parameters):
+                hook = parameter.register_post_accumulate_grad_hook(partial(self._note, number))  # type: ignore[no-untyped-call]
+                self._hooks.append(hook)
 
     def _note(self, number: int, parameter: Tensor) -> None:
         gradient = parameter.grad
         if gradient is None:
             return
-        self._again = self._again or number in self._made
-        self._made[number] = Made(ref(gradient), gradient._version)
-        if self._patience.is_over and not self._again and self._fits(number, gradient):
+        if not self._made:
+            self._began = self._clock()
+        elif number in self._made:
+            self._again = True
+        self._made[number] = ref(gradient), gradient._version
+        if self.experience.stage is Stage.SENDS and not self._again and self._fits(number, gradient):
             self._gathered[number] = gradient
             self._bytes += gradient.nbytes
             if self._bytes >= PIECE:
@@ -121,17 +169,29 @@ class EarlyGradients:
     def settle(self, *, scaled: bool = False) -> Collection[int]:
         """The gradients are handed in now. Returns the numbers of the parameters whose gradients are in their slots and
         on their way; none: all are to be sent. `scaled`: what is to be sent are not the gradients themselves."""
+        if self.experience.stage is Stage.RESTS:
+            self.experience.note(True)
+            self._hook()
+            return ()
         steady = not scaled and not self._again and self._are_as_made() and self._are_as_sent()
         sent, self._sent = self._sent, set()
         if sent and steady:
             self._way.keep()
         elif sent:
             self._way.drop()
-        self._patience.note(steady)
+        self.experience.note(steady, self._gain() if self.experience.stage is Stage.LEARNS else None)
+        self._hook()
         self._made.clear()
         self._again = False
         self._forget_gathered()
         return sent if steady else ()
+
+    def _gain(self) -> float | None:
+        """What the wire carried during the last step, as far as it could have done so since the first gradient."""
+        before, self._busy = self._busy, self._way.busy()
+        if before is None or self._busy is None:
+            return None
+        return min(self._busy - before, self._clock() - self._began)
 
     def _are_as_made(self) -> bool:
         """As far as torch knows."""
@@ -140,7 +200,7 @@ class EarlyGradients:
             gradient = parameter.grad
             if (gradient is not None) != (number in made):
                 return False
-            if gradient is not None and not made[number].is_still(gradient):
+            if gradient is not None and (made[number][0]() is not gradient or made[number][1] != gradient._version):
                 return False
         return True
 

@@ -33,7 +33,7 @@ from paceline.runtimes.serving.memory import create, path_of
 from paceline.runtimes.serving.messages import Push
 from paceline.runtimes.sockets.gradient_codec import GradientCodec
 from paceline.runtimes.sockets.stretches import Arriving, Leaving
-from paceline.runtimes.sockets.waiting import ready
+from paceline.runtimes.sockets.waiting import ready, seconds_busy
 from paceline.training.compression import PayloadError
 from paceline.training.layout import Segment
 
@@ -135,7 +135,7 @@ class SocketChannel(Channel[In, Out]):
                 self.flush()
 
     def flush_stretches(self) -> None:
-        """Send what may go ahead, as far as that is possible without waiting."""
+        """Send what may go ahead, as far as the wire takes it now."""
         with self._lock:
             self._queue_stretches()
             self._flush_as_far_as_possible()
@@ -150,6 +150,10 @@ class SocketChannel(Channel[In, Out]):
         if self._leaving is not None:
             for place, numbers in self._leaving.taken():
                 self._queue(place, STRETCH, [numbers])
+
+    def busy(self) -> float | None:
+        """For how many seconds there has been something on its way so far, as the system counts; None: it does not."""
+        return None if self._connection is None else seconds_busy(self._connection)
 
     def _post_parcel(self, message: Any, field: str) -> Any:
         """What a path on this host leads to goes ahead of the message, which names no path then."""

@@ -55,6 +55,9 @@ class Courier:
         for way in self._ways:
             way.channel.drop_stretches()
 
+    def busy(self) -> float | None:
+        return max((seconds for way in self._ways if (seconds := way.channel.busy()) is not None), default=None)
+
     def close(self) -> None:
         self._over = True
         self._called.set()
