@@ -4,8 +4,8 @@ Nobody knows when a loop is done with a gradient: it may clip, scale, or add ano
 from the loop, and from the wire:
 
     LEARNS    sends nothing ahead, and looks whether gradients stay what they were when they were made
-      ▶ SENDS   after some steps in a row in which they did, if all of these could have ended sooner by enough
-      ▶ RESTS   after one in which a gradient changed, or if there is too little to gain
+      ▶ SENDS   after some steps in a row in which they did, if each of these could have ended sooner by enough
+      ▶ RESTS   after one in which a gradient changed, or where too little is to gain, or nobody knows how much
     SENDS     sends ahead
       ▶ LEARNS  after a term: the wire may be another one
       ▶ RESTS   after a step in which a gradient changed
@@ -81,8 +81,8 @@ class Experience:
                 self._enter(Stage.LEARNS)
         elif not steady or (self.stage is Stage.LEARNS and gain is not None and gain < self._least_gain):
             self._enter(Stage.RESTS)
-        elif self.stage is Stage.LEARNS and self._steps >= STEADY_STEPS and gain is not None:
-            self._enter(Stage.SENDS)
+        elif self.stage is Stage.LEARNS and self._steps >= STEADY_STEPS:
+            self._enter(Stage.RESTS if gain is None else Stage.SENDS)
         elif self.stage is Stage.SENDS and self._steps >= TERM:
             self._rest = RESTS[0]
             self._enter(Stage.LEARNS)
@@ -179,7 +179,7 @@ class EarlyGradients:
             self._way.keep()
         elif sent:
             self._way.drop()
-        self.experience.note(steady, self._gain() if self.experience.stage is Stage.LEARNS else None)
+        self.experience.note(steady, self._gain())
         self._hook()
         self._made.clear()
         self._again = False
@@ -187,8 +187,8 @@ class EarlyGradients:
         return sent if steady else ()
 
     def _gain(self) -> float | None:
-        """What the wire carried during the last step, as far as it could have done so since the first gradient."""
-        before, self._busy = self._busy, self._way.busy()
+        """Seconds for which the wire was busy since the last step, and could have been while gradients were made."""
+        before, self._busy = self._busy, self._way.busy() if self.experience.stage is Stage.LEARNS else None
         if before is None or self._busy is None:
             return None
         return min(self._busy - before, self._clock() - self._began)

@@ -349,6 +349,7 @@ class SocketChannel(Channel[In, Out]):
             self._reading = self.writing = -1
             self._targets.clear()
             self._places = {}
+            self._leaving = self._arriving = None
 
 
 def places_in(segment: Segment, begin: int = 0, end: int | None = None) -> dict[int, memoryview]:
