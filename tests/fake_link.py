@@ -13,6 +13,7 @@ from paceline.lifecycle.messages import Place
 from paceline.lifecycle.plan import plan_of
 from paceline.lifecycle.work import NO_LIMIT, Limit, Work, WorkLedger
 from paceline.training.choices import UpdateOptions
+from paceline.training.early import WayAhead
 from paceline.training.layout import Layout, Segment, layout_of
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.parameters import ParameterStore
@@ -46,6 +47,7 @@ class FakeLink:
         self.kept: list[bytes] = []
         self.place = Place()
         self.prefetches = True
+        self.ahead: WayAhead | None = None
         self.here: deque[Unit] = deque()  # units that were leased ahead
         self.logged: list[dict[str, float]] = []
         self.group_begins_with: torch.Tensor | None = None  # parameters of a group that this worker joins late

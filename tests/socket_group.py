@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -46,7 +46,8 @@ class PlainProcess(RemoteProcess):
 
     def destroy(self) -> None:
         if self._process.is_alive():
-            os.kill(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # its end is known a moment later
+                os.kill(self._process.pid, signal.SIGKILL)
 
 
 class PlainLauncher(RemoteLauncher):

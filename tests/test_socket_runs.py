@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,6 +34,7 @@ from paceline.recording.progress_log import Measurement
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace
 from paceline.runtimes.sockets.shards import ShardLostError
+from paceline.training.early import Experience
 from paceline.training.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -111,6 +113,55 @@ def test_gradients_may_be_compressed_on_their_way(compression: str, servers: int
             torch.testing.assert_close(found.model_state[key], exact.model_state[key], rtol=0.2, atol=0.05)
     with over_sockets("auto", servers, compression=compression):  # nothing leaves the host
         the_same_bits(launch(train_layers, workers=2, policy="bsp", epochs=EPOCHS).model_state, exact.model_state)
+
+
+def wide() -> nn.Module:
+    """Large enough for gradients to go ahead."""
+    torch.manual_seed(4)
+    widths = 6, 300, 300, 300
+    layers = [layer for sizes in pairwise(widths) for layer in (nn.Linear(*sizes), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(300, 2)).double()
+
+
+def train_ahead(worker: Worker, trouble: str = "", ways: int = 0) -> None:
+    """Over sockets gradients go ahead after the first steps, however fast the wire is. `ways`: connections that they
+    travel."""
+    net = wide()
+    optimizer = worker.optimizer(net, torch.optim.SGD, lr=0.05, momentum=0.9)
+    early, kept = optimizer._early, []
+    assert (early is not None) == bool(ways)
+    if early is not None:
+        early.experience = Experience(0.0)
+        keep = early._way.keep
+        assert len(early._way._ways) == ways  # type: ignore[attr-defined]
+        early._way.keep = lambda: (kept.append(True), keep())[1]  # type: ignore[method-assign,func-returns-value]
+    for turn, (x, y) in enumerate(worker.batches(functions.data(), batch_size=2, sharding="static")):
+        if trouble == "nan" and turn in (6, 9):
+            x = x * float("nan")
+        loss = F.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        if trouble == "clip" and turn in (6, 7):
+            nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+        if trouble == "data" and turn == 8:
+            for parameter in net.parameters():
+                assert parameter.grad is not None
+                parameter.grad.data.clamp_(-1e-3, 1e-3)
+        if trouble == "absent" and turn % 2:
+            net[2].weight.grad = None
+        optimizer.step(loss)
+    assert bool(kept) == (ways > 0 and trouble != "absent"), kept
+
+
+@pytest.mark.parametrize("trouble", ["", "clip", "data", "nan", "absent"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_gradients_that_go_ahead_change_nothing(trouble: str, servers: int) -> None:
+    options: dict[str, Any] = {"workers": 2, "policy": "bsp", "epochs": EPOCHS, "not_finite": "skip"}
+    expected = launch(partial(train_ahead, trouble=trouble), **options)
+    with over_sockets("tcp", servers):
+        result = launch(partial(train_ahead, trouble=trouble, ways=servers), **options)
+    the_same_bits(result.model_state, expected.model_state)
+    assert result.samples == expected.samples
 
 
 def test_checkpoints_hold_up_nobody_who_pushes_meanwhile(tmp_path: Path) -> None:

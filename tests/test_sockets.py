@@ -36,14 +36,19 @@ from paceline.runtimes.serving.messages import (
 from paceline.runtimes.serving.own_pauses import OwnPauses
 from paceline.runtimes.sockets import listener as listener_module
 from paceline.runtimes.sockets import shard_messages as said
-from paceline.runtimes.sockets.channel import HEADER, PARAMETERS, SegmentChannel, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import AHEAD, HEADER, PARAMETERS, STRETCH, SocketChannel, places_in
 from paceline.runtimes.sockets.connecting import connect
+from paceline.runtimes.sockets.courier import Courier, Way
+from paceline.runtimes.sockets.gradient_codec import GradientCodec, compression_of
 from paceline.runtimes.sockets.handshake import CODE, HELLO, Caller, CallerSide, HostSide, RefusedError
 from paceline.runtimes.sockets.listener import Listener, Visitor
+from paceline.runtimes.sockets.segment_channel import SegmentChannel
+from paceline.runtimes.sockets.shard import PARTS
 from paceline.runtimes.sockets.shards import SILENCE, ShardChannel, ShardLostError, Shards
-from paceline.runtimes.sockets.waiting import ready
+from paceline.runtimes.sockets.stretches import PLACE, Stretches
+from paceline.runtimes.sockets.waiting import ready, seconds_busy
 from paceline.training.choices import AS_USUAL
-from paceline.training.layout import Layout, layout_of
+from paceline.training.layout import Layout, Segment, layout_of
 
 SECRET = b"s" * CODE
 WORKER = Caller(b"w", 3)
@@ -331,6 +336,188 @@ def test_a_sign_of_life_is_no_message_and_is_heard() -> None:
         channel.close()
     for descriptor in memory:
         os.close(descriptor)
+
+
+# -- a gradient that goes ahead --
+
+
+def entered(size: int = 50) -> tuple[SegmentChannel[Any, Any], SegmentChannel[Any, Any], Segment, Segment, Courier]:
+    """Both ends, after a worker's model has crossed; their segments; and what sends ahead."""
+    worker, server, theirs, ours = pair()
+    layout = layout_of(nn.Linear(size, 1, bias=False))
+    segment = map_segment(theirs, layout)
+    worker.use(places_in(segment))
+    worker.send(Enter(layout, b""))
+    crossed(worker, server)
+    copy = map_segment(ours, layout)
+    os.close(theirs)
+    os.close(ours)
+    return worker, server, segment, copy, Courier([Way(worker, 0, size)], segment)
+
+
+PUSH = Push(1, 8, 1, None, None)
+
+
+@pytest.mark.parametrize("order", [[(0, 10), (10, 20), (40, 50)], [(30, 50), (0, 30)], [(7, 8)], []])
+def test_what_went_ahead_and_the_rest_are_the_gradient(order: list[tuple[int, int]]) -> None:
+    worker, server, segment, copy, courier = entered()
+    for number in (1, 2):
+        segment.gradient.copy_(number * torch.arange(50.0))
+        for begin, end in order:
+            courier.send(begin, end)
+        courier.keep()
+        worker.send(PUSH)
+        assert crossed(worker, server) == PUSH
+        assert torch.equal(copy.gradient, segment.gradient)
+    courier.close()
+    for channel in (worker, server):
+        channel.close()
+
+
+def test_what_went_ahead_of_no_push_counts_for_nothing() -> None:
+    worker, server, segment, copy, courier = entered()
+    segment.gradient.fill_(1.0)
+    courier.send(0, 30)
+    courier.drop()
+    worker.send(Restart(8, 1))
+    assert crossed(worker, server) == Restart(8, 1)
+    segment.gradient.fill_(2.0)
+    courier.send(20, 50)  # which overlaps with what was dropped
+    courier.keep()
+    worker.send(PUSH)
+    assert crossed(worker, server) == PUSH and (copy.gradient == 2).all()
+    courier.send(0, 10)
+    courier.drop()
+    segment.gradient.fill_(3.0)
+    worker.send(PUSH)  # all of it, as ever
+    assert crossed(worker, server) == PUSH and (copy.gradient == 3).all()
+    courier.close()
+    for channel in (worker, server):
+        channel.close()
+
+
+def test_a_worker_that_dies_in_the_middle_has_pushed_nothing() -> None:
+    worker, server, segment, _, courier = entered()
+    courier.send(0, 50)
+    worker.flush_stretches()
+    worker.close()
+    assert read_to_the_end(server) == []
+    courier.close()
+    server.close()
+    assert (segment.gradient == 0).all()
+
+
+def test_of_two_shards_each_gets_its_part_of_a_stretch() -> None:
+    layout = layout_of(nn.Linear(50, 1, bias=False))
+    segments = [Segment(layout, torch.zeros(layout.segment_bytes, dtype=torch.uint8)) for _ in range(3)]
+    ends: list[SocketChannel[Any, Any]] = []
+    for number, (begin, end) in enumerate([(0, 20), (20, 50)]):
+        for connection, segment in zip(socket.socketpair(), (segments[0], segments[1 + number]), strict=True):
+            channel: SocketChannel[Any, Any] = SocketChannel(said.WorkerToShard, patient=False, parts=PARTS)
+            channel.connect(connection, shared=False)
+            channel.use(places_in(segment, begin, end))
+            ends.append(channel)
+    segments[0].gradient.copy_(torch.arange(50.0))
+    courier = Courier([Way(ends[0], 0, 20), Way(ends[2], 20, 50)], segments[0])
+    courier.send(15, 30)
+    courier.keep()
+    for worker, shard in ((ends[0], ends[1]), (ends[2], ends[3])):
+        worker.send(said.Here(1))
+        assert crossed(worker, shard) == said.Here(1)
+    assert torch.equal(segments[1].gradient[:20], torch.arange(20.0)) and not segments[1].gradient[20:].any()
+    assert torch.equal(segments[2].gradient[20:], torch.arange(20.0, 50.0)) and not segments[2].gradient[:20].any()
+    courier.close()
+    for channel in ends:
+        channel.close()
+
+
+def read_to_the_end(channel: SocketChannel[Any, Any]) -> list[Any]:
+    messages = []
+    try:
+        while True:
+            messages += channel.received()
+    except ClosedError:
+        return messages
+
+
+def stretch(begin: int, end: int, first: bool = False) -> bytes:
+    return HEADER.pack(STRETCH, PLACE.size, end - begin) + PLACE.pack(first, begin) + bytes(end - begin)
+
+
+def ahead(message: Push = PUSH) -> bytes:
+    encoded = msgspec.json.encode(message)
+    return HEADER.pack(AHEAD, len(encoded), 0) + encoded
+
+
+BROKEN_STRETCHES = {
+    "beyond the slot": stretch(0, 201, True),
+    "far beyond": HEADER.pack(STRETCH, PLACE.size, 2**62) + PLACE.pack(True, 2**63),
+    "empty": stretch(4, 4, True),
+    "overlapping": stretch(0, 100, True) + stretch(99, 104),
+    "overlapping from before": stretch(50, 100, True) + stretch(0, 51),
+    "the same twice": stretch(0, 100, True) + stretch(0, 100),
+    "no place": HEADER.pack(STRETCH, 0, 8) + bytes(8),
+    "a part is missing": stretch(0, 100, True) + stretch(104, 200) + ahead(),
+    "nothing is there": ahead(),
+    "nothing is there any more": stretch(0, 200, True) + ahead() + ahead(),
+    "the first ended what came before": stretch(0, 100, True) + stretch(100, 200, True) + ahead(),
+}
+
+
+@pytest.mark.parametrize("frames", BROKEN_STRETCHES.values(), ids=BROKEN_STRETCHES.keys())
+def test_stretches_that_break_the_rules_end_the_connection(frames: bytes) -> None:
+    worker, server, _, _, courier = entered()
+    assert worker._connection is not None
+    worker._connection.sendall(frames)
+    assert len(read_to_the_end(server)) <= max(0, frames.count(ahead()) - 1)  # never the broken one
+    courier.close()
+    for channel in (worker, server):
+        channel.close()
+
+
+def test_where_gradients_are_encoded_none_goes_ahead() -> None:
+    worker, server, _, copy, courier = entered()
+    compression = compression_of("bf16")
+    assert compression is not None and worker._connection is not None
+    server.encode_gradients(GradientCodec(compression, copy.gradient))
+    worker._connection.sendall(stretch(0, 100, True))
+    with pytest.raises(ClosedError):
+        server.received()
+    courier.close()
+    for channel in (worker, server):
+        channel.close()
+
+
+@given(st.lists(st.tuples(st.integers(-2, 12), st.integers(-2, 12)), max_size=8))
+def test_stretches_are_what_a_set_of_bytes_is(asked: list[tuple[int, int]]) -> None:
+    stretches, naive = Stretches(10), set[int]()
+    for begin, end in asked:
+        wanted = set(range(begin, end))
+        fits = 0 <= begin < end <= 10 and not wanted & naive
+        if fits:
+            stretches.add(begin, end)
+            naive |= wanted
+        else:
+            with pytest.raises(ValueError, match="a stretch from"):
+                stretches.add(begin, end)
+        assert stretches.are_all == (len(naive) == 10) and bool(stretches) == bool(naive)
+        gaps = [set(range(*gap)) for gap in stretches.gaps()]
+        assert set().union(*gaps) == set(range(10)) - naive and all(gaps)
+
+
+def test_the_system_says_how_long_a_wire_was_busy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+        with closing(one), closing(other):
+            before = seconds_busy(one)
+            one.sendall(bytes(1 << 16))
+            after = seconds_busy(one)
+    assert before is not None and after is not None and 0 <= before <= after < 60
+    left, right = socket.socketpair()
+    assert seconds_busy(left) is None
+    left.close()
+    right.close()
 
 
 BROKEN = {

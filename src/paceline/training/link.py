@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from paceline.core.messages import Unit
 from paceline.lifecycle.messages import Place
 from paceline.lifecycle.work import Work
+from paceline.training.early import WayAhead
 from paceline.training.layout import Layout, Segment
 from paceline.training.optimizers import OptimizerSpec
 
@@ -34,6 +35,11 @@ class Link(Protocol):
     @property
     def place(self) -> Place:
         """Among the workers of the group, as of the latest parameters."""
+
+    @property
+    def ahead(self) -> WayAhead | None:
+        """How gradients may go ahead of their push; None: they do not travel, or not as they are. Known once it has
+        begun."""
 
     def push(
         self, samples: int, units: int, loss: float | None, squared_norm: float, absent: tuple[int, ...] = ()

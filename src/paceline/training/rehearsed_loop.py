@@ -72,6 +72,7 @@ class RehearsedLoop:
         self.others: dict[str, Tensor] = {}  # and its buffers, if that is asked for
         self.place = Place()
         self.prefetches = False
+        self.ahead = None  # its gradients do not travel
         self.unpushed: deque[Unit] = deque()  # units that it took and has handed in nothing of
         self._units = units
         self._keeps = keeps

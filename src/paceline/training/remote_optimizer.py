@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
+from paceline.training.early import EarlyGradients
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.replica import Replica
 
@@ -73,10 +74,14 @@ class RemoteOptimizer(torch.optim.Optimizer):
 
     _step_supports_amp_scaling = True  # a GradScaler then leaves unscaling, and skipping, to `step`
 
-    def __init__(self, worker: Pusher, replica: Replica, spec: OptimizerSpec) -> None:
-        """Without torch's own: what it prepares is for an optimizer that steps here."""
+    def __init__(
+        self, worker: Pusher, replica: Replica, spec: OptimizerSpec, early: EarlyGradients | None = None
+    ) -> None:
+        """Without torch's own: what it prepares is for an optimizer that steps here. `early`: gradients that go ahead
+        of their push."""
         self._worker = worker
         self._replica = replica
+        self._early = early
         self.steps = 0  # that were asked for
         self.loader: TakenFrom | None = None  # that was prepared along with it
         self.was_scaled = False  # whether a GradScaler has stepped: only it knows the scale of gradients
@@ -125,10 +130,11 @@ class RemoteOptimizer(torch.optim.Optimizer):
         self.steps += 1
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         self.was_scaled = self.was_scaled or scale is not None
+        there = () if self._early is None else self._early.settle(scaled=scale is not None)
         if overflow is not None and overflow.item():
             self._worker.skip()  # the scale of a GradScaler was too large: it will lower it
             return
-        norm = replica.hand_in(absent)
+        norm = replica.hand_in(absent, there)
         if norm is None:
             self._worker.refuse(replica.not_finite())
             return

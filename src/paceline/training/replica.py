@@ -8,12 +8,13 @@ of parameters of another type than the segment's, in a model that has several.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from paceline.training.early import PIECE, EarlyGradients, WayAhead
 from paceline.training.layout import Segment, squared_norm, views
 
 
@@ -52,23 +53,32 @@ class Replica:
         for name, owner in self._owners.items():
             yield name, getattr(owner, name.rpartition(".")[2])
 
+    def early(self, way: WayAhead) -> EarlyGradients | None:
+        """Gradients that go this way as soon as they are made; None: they are too few, or not in this host's memory."""
+        if self._staged or self.segment.gradient.nbytes < 2 * PIECE:
+            return None
+        return EarlyGradients(self._on_device, self._slot_list, way)
+
     def absent(self) -> tuple[int, ...]:
         """The numbers of the parameters that have no gradient: the loss does not hang on them."""
         return tuple(number for number, parameter in enumerate(self._on_device) if parameter.grad is None)
 
-    def hand_in(self, absent: tuple[int, ...] = ()) -> float | None:
+    def hand_in(self, absent: tuple[int, ...] = (), there: Collection[int] = ()) -> float | None:
         """Copy the gradients, and what the model keeps in buffers, into the segment; of those that are absent, zeros.
 
-        Returns the squared norm of the whole gradient; None: it is not finite. One pass finds out both.
+        `there`: the numbers of the parameters whose gradients lie in the segment already. Returns the squared norm of
+        the whole gradient; None: it is not finite. One pass finds out both.
         """
-        gradients = [_dense(parameter.grad) for parameter in self._on_device if parameter.grad is not None]
-        slots = self._slot_list
-        if absent:
-            slots = [slot for number, slot in enumerate(slots) if number not in absent]
+        parameters, slots = self._on_device, self._slot_list
+        if absent or there:
+            wanted = [number for number in range(len(slots)) if number not in absent and number not in there]
+            parameters, slots = [parameters[number] for number in wanted], [slots[number] for number in wanted]
+        gradients = [_dense(parameter.grad) for parameter in parameters if parameter.grad is not None]
         with torch.no_grad():
             for number in absent:
                 self._slot_list[number].zero_()
-            torch._foreach_copy_(slots, gradients, non_blocking=self._staged)
+            if slots:
+                torch._foreach_copy_(slots, gradients, non_blocking=self._staged)
             for name, other in self._others():
                 held = self.segment.others[name]
                 if other.data_ptr() != held.data_ptr():

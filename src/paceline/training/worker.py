@@ -123,7 +123,8 @@ class Worker:
             set_random_state(self._kept["random"], self.device)
             self._iteration = self._kept["iteration"]
         self._began = self._released = time.monotonic()
-        return RemoteOptimizer(self, replica, spec)
+        way = self._link.ahead
+        return RemoteOptimizer(self, replica, spec, None if way is None else replica.early(way))
 
     def prepare(self, *things: Any, scheduler_every: str | int | None = None, stale: str | None = None) -> Any:
         """Take over a model, its optimizer, and the loader and the scheduler of a plain loop, which then goes on as is.

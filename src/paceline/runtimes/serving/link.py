@@ -29,6 +29,7 @@ from paceline.runtimes.serving.messages import (
     ToServer,
     ToWorker,
 )
+from paceline.training.early import WayAhead
 from paceline.training.layout import Layout, Segment
 from paceline.training.optimizers import OptimizerSpec
 
@@ -52,6 +53,7 @@ class ChannelLink:
         self.prefetches = True
         self.enough = False
         self.rates: tuple[float, ...] = ()
+        self.ahead: WayAhead | None = None  # both sides see the gradient
 
     def enter(self, layout: Layout) -> Segment:
         self._layout = layout
@@ -105,6 +107,8 @@ class ChannelLink:
     ) -> None:
         self._read_interrupts()
         if self._interrupted:
+            if self.ahead is not None:
+                self.ahead.drop()
             self.send(Restart(samples, units))
         else:
             self._pushed += 1

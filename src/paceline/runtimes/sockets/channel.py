@@ -6,7 +6,8 @@ message is about travels with it: the parts of the segment that it says are new,
     frame   what follows (1 byte), length of the message (4), length of the tensors (8); the message; the tensors
 
 A frame without a message is a sign of life. A parcel (the state of an optimizer) is a frame that comes before the
-message that names it. Nothing is read here of a process that has not shown that it knows the run's secret.
+message that names it; so are stretches of a gradient that go ahead (stretches.py). Nothing is read here of a process
+that has not shown that it knows the run's secret.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.serving.channel import Channel, ClosedError, In, Out
-from paceline.runtimes.serving.memory import create, map_segment, path_of
-from paceline.runtimes.serving.messages import Enter, Go, Leased, Push, Restart, StateReady
+from paceline.runtimes.serving.memory import create, path_of
+from paceline.runtimes.serving.messages import Push
 from paceline.runtimes.sockets.gradient_codec import GradientCodec
-from paceline.runtimes.sockets.waiting import ready
-from paceline.training.compression import Compression, PayloadError
+from paceline.runtimes.sockets.stretches import Arriving, Leaving
+from paceline.runtimes.sockets.waiting import ready, seconds_busy
+from paceline.training.compression import PayloadError
 from paceline.training.layout import Segment
 
-PARAMETERS, GRADIENT, OTHERS, PARCEL = 1, 2, 4, 8
+PARAMETERS, GRADIENT, OTHERS, PARCEL, STRETCH, AHEAD = 1, 2, 4, 8, 16, 32  # AHEAD: the gradient came in stretches
 HEADER = struct.Struct("<BIQ")
 AT_ONCE = 1 << 14  # bytes: of messages; what belongs to tensors of these is copied once more
 LONGEST = 1 << 28  # bytes of a message
@@ -64,6 +66,8 @@ class SocketChannel(Channel[In, Out]):
         self._places: Mapping[int, memoryview] = {}  # of the segment, by part
         self._codec: GradientCodec | None = None  # None: gradients travel as they are
         self._encoded = -1  # bytes of the gradient that comes in, encoded
+        self._leaving: Leaving | None = None  # None: gradients travel with their message
+        self._arriving: Arriving | None = None  # once some did not
         self._shared = False
         self._patient = patient
         self._connection: socket.socket | None = None
@@ -101,6 +105,10 @@ class SocketChannel(Channel[In, Out]):
         """Both sides must say so, before the first gradient."""
         self._codec = codec
 
+    def send_ahead(self, leaving: Leaving) -> None:
+        """Stretches of gradients go ahead of their messages, as far as `leaving` has them."""
+        self._leaving = leaving
+
     # -- sending --
 
     def send(self, message: Out) -> None:
@@ -109,6 +117,10 @@ class SocketChannel(Channel[In, Out]):
             if field is not None and getattr(message, field) is not None:
                 message = self._post_parcel(message, field)
             parts = 0 if self._shared else self._parts_of(message)
+            if parts & GRADIENT and self._leaving is not None and self._leaving.counts:
+                self._leaving.add_the_rest()
+                self._queue_stretches()
+                parts = parts & ~GRADIENT | AHEAD
             tensors = self._views(parts)
             if parts & GRADIENT and self._codec is not None:
                 number = message.number  # type: ignore[attr-defined]
@@ -131,6 +143,27 @@ class SocketChannel(Channel[In, Out]):
             if not self._out:
                 self._queue(b"", 0, ())
                 self.flush()
+
+    def flush_stretches(self) -> None:
+        """Send what may go ahead, as far as the wire takes it now."""
+        with self._lock:
+            self._queue_stretches()
+            self._flush_as_far_as_possible()
+
+    def drop_stretches(self) -> None:
+        """Those of the present gradient count for nothing."""
+        if self._leaving is not None and self._leaving.holds_any:
+            with self._lock:
+                self._leaving.drop()
+
+    def _queue_stretches(self) -> None:
+        if self._leaving is not None:
+            for place, numbers in self._leaving.taken():
+                self._queue(place, STRETCH, [numbers])
+
+    def busy(self) -> float | None:
+        """For how many seconds there has been something on its way so far, as the system counts; None: it does not."""
+        return None if self._connection is None else seconds_busy(self._connection)
 
     def _post_parcel(self, message: Any, field: str) -> Any:
         """What a path on this host leads to goes ahead of the message, which names no path then."""
@@ -246,9 +279,13 @@ class SocketChannel(Channel[In, Out]):
         begin = HEADER.size + length
         if len(self._in) < begin:
             return False
-        self._message = self._decode_message(bytes(self._in[HEADER.size : begin])) if length else None
+        said = bytes(self._in[HEADER.size : begin])
         del self._in[:begin]
-        self._targets.extend(self._places_for(parts, size))
+        if parts == STRETCH:
+            self._targets.append(self._place_for_stretch(said, size))
+        else:
+            self._message = self._decode_message(said) if length else None
+            self._targets.extend(self._places_for(parts, size))
         while self._targets and self._in:  # what came along
             came = min(len(self._in), len(self._targets[0]))
             self._targets[0][:came] = self._in[:came]
@@ -258,7 +295,18 @@ class SocketChannel(Channel[In, Out]):
             self._conclude()
         return True
 
+    def _place_for_stretch(self, said: bytes, size: int) -> memoryview:
+        if self._codec is not None or GRADIENT not in self._places:
+            raise ValueError("no gradient goes ahead here")
+        if self._arriving is None:
+            self._arriving = Arriving(self._places[GRADIENT])
+        return self._arriving.place_for(said, size)
+
     def _places_for(self, parts: int, size: int) -> list[memoryview]:
+        if parts & AHEAD and self._arriving is None:
+            raise ValueError("a gradient of which nothing is here")
+        if self._arriving is not None and parts & (AHEAD | GRADIENT):
+            self._arriving.take(all_of_it=bool(parts & AHEAD))
         if parts == PARCEL:
             self._drop_parcel()
             self._parcel = create()
@@ -311,54 +359,7 @@ class SocketChannel(Channel[In, Out]):
             self._reading = self.writing = -1
             self._targets.clear()
             self._places = {}
-
-
-class SegmentChannel(SocketChannel[In, Out]):
-    """Between a worker and the server of the run; the segment is the worker's, or the server's copy of it.
-
-    `segment`: the descriptor of its memory, here. `sharded`: parameters and gradients go to others. `compression`: of
-    gradients that come in.
-    """
-
-    def __init__(
-        self,
-        incoming: Any,
-        segment: int,
-        *,
-        patient: bool,
-        sharded: bool = False,
-        compression: Compression | None = None,
-    ) -> None:
-        tensors = 0 if sharded else PARAMETERS | GRADIENT
-        parts: dict[type, int] = {
-            Push: OTHERS | GRADIENT & tensors,
-            Enter: OTHERS | PARAMETERS & tensors,
-            Restart: OTHERS,
-            Go: PARAMETERS & tensors,
-            Leased: PARAMETERS & tensors,
-        }
-        super().__init__(incoming, patient=patient, parts=parts, parcels={Enter: "state", StateReady: "path"})
-        self._descriptor = segment
-        self._others_are_new = False
-        self._compression = None if sharded else compression
-
-    def _parts_of(self, message: Any) -> int:
-        parts = super()._parts_of(message)
-        if isinstance(message, Leased) and not message.parameters:
-            return 0
-        if isinstance(message, Go) and self._others_are_new:  # its first
-            self._others_are_new = False
-            return parts | OTHERS
-        return parts
-
-    def _places_for(self, parts: int, size: int) -> list[memoryview]:
-        if isinstance(self._message, Enter) and not self._places:
-            segment = map_segment(self._descriptor, self._message.layout)
-            self.use(places_in(segment))
-            self._others_are_new = True
-            if self._compression is not None and not self._shared:
-                self.encode_gradients(GradientCodec(self._compression, segment.gradient))
-        return super()._places_for(parts, size)
+            self._leaving = self._arriving = None
 
 
 def places_in(segment: Segment, begin: int = 0, end: int | None = None) -> dict[int, memoryview]:

@@ -29,12 +29,13 @@ from paceline.runtimes.serving.launching import Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import create
 from paceline.runtimes.serving.messages import ToServer
-from paceline.runtimes.sockets.channel import SegmentChannel, SocketChannel
+from paceline.runtimes.sockets.channel import SocketChannel
 from paceline.runtimes.sockets.connecting import Address, connect
 from paceline.runtimes.sockets.gradient_codec import NONE, compression_of
 from paceline.runtimes.sockets.handshake import Caller, RefusedError
 from paceline.runtimes.sockets.link import WORKER, SocketLink
 from paceline.runtimes.sockets.listener import Listener, Visitor
+from paceline.runtimes.sockets.segment_channel import SegmentChannel
 from paceline.runtimes.sockets.shard import SERVER
 from paceline.runtimes.sockets.shard_messages import PARCELS, FromShard
 from paceline.runtimes.sockets.sharded_link import linked

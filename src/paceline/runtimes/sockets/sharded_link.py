@@ -17,16 +17,18 @@ from paceline.runtimes.serving.link import Stopped
 from paceline.runtimes.serving.memory import create
 from paceline.runtimes.serving.messages import HandOver, ToServer, ToWorker
 from paceline.runtimes.sockets import shard_messages as said
-from paceline.runtimes.sockets.channel import GRADIENT, PARAMETERS, SegmentChannel, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import GRADIENT, PARAMETERS, SocketChannel, places_in
 from paceline.runtimes.sockets.connecting import Address, connect, is_shared
+from paceline.runtimes.sockets.courier import Way
 from paceline.runtimes.sockets.gradient_codec import NONE, compression_of
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.link import WORKER, SocketLink
+from paceline.runtimes.sockets.segment_channel import SegmentChannel
 from paceline.runtimes.sockets.waiting import ready
 from paceline.training.compression import Compression
-from paceline.training.layout import Layout, Segment
+from paceline.training.layout import Segment
 from paceline.training.optimizers import OptimizerSpec
-from paceline.training.sharding import parts_of
+from paceline.training.sharding import Part, parts_of
 
 PARTS: dict[type, int] = {said.Model: PARAMETERS, said.Here: GRADIENT, said.Parameters: PARAMETERS}
 
@@ -50,20 +52,16 @@ class ShardedLink(SocketLink):
         super().__init__(channel, segment, compression, f"{index}")
         self._addresses, self._index, self._secret, self._transport = shards, index, secret, transport
         self._descriptor = segment
-        self._mapped: Segment | None = None
+        self._parts: Sequence[Part] = ()
         self._shards: list[SocketChannel[said.Parameters, said.WorkerToShard]] = []
-
-    def enter(self, layout: Layout) -> Segment:
-        self._mapped = super().enter(layout)
-        return self._mapped
 
     def _prepare_codecs(self, segment: Segment) -> None:
         """When the parts are known."""
 
     def begin(self, spec: OptimizerSpec) -> None:
         assert self._mapped is not None
-        parts = parts_of(self._mapped.layout, spec, len(self._addresses))
-        for part, address in zip(parts, self._addresses, strict=False):
+        self._parts = parts_of(self._mapped.layout, spec, len(self._addresses))
+        for part, address in zip(self._parts, self._addresses, strict=False):
             shared = is_shared(address, self._transport)
             shard: SocketChannel[Any, Any] = SocketChannel(said.Parameters, patient=False, parts=PARTS)
             shares = self._descriptor if shared else -1
@@ -73,6 +71,13 @@ class ShardedLink(SocketLink):
                 self._encode_for(shard, part.of(self._mapped.gradient), part.first)
             self._shards.append(shard)
         super().begin(spec)
+
+    def _ways(self) -> list[Way]:
+        return [
+            Way(shard, part.begin, part.end)
+            for shard, part in zip(self._shards, self._parts, strict=False)
+            if not shard.shares_memory
+        ]
 
     def _receive(self) -> ToWorker:
         while isinstance(message := super()._receive(), HandOver):

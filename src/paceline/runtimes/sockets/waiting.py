@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import select
+import socket
+import struct
 from collections.abc import Collection
+
+BUSY = struct.Struct("<168xQ")  # of Linux's tcp_info: microseconds in which something was on its way
 
 
 def ready(
@@ -17,3 +21,12 @@ def ready(
         poll.register(descriptor, select.POLLOUT)
     found = [descriptor for descriptor, _ in poll.poll(None if seconds is None else 1_000 * seconds)]
     return [one for one in found if one in reading], [one for one in found if one in writing]
+
+
+def seconds_busy(connection: socket.socket) -> float | None:
+    """For how long bytes were on their way, not taken yet by the other side; None: the system does not count that."""
+    try:
+        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BUSY.size)
+    except (AttributeError, OSError):
+        return None
+    return BUSY.unpack(told)[0] / 1e6 if len(told) == BUSY.size else None
