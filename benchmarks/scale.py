@@ -76,19 +76,20 @@ def bytes_costs() -> tuple[float, float]:
 
 
 def costs_of(decisions: dict[str, Any], wire: float, memory: float) -> Costs:
-    """Under ASP, where every push is an update; of the largest group that was measured over sockets."""
+    """Under ASP, where every push is an update; over TCP, of the largest group that was measured in every way."""
     torch.set_num_threads(1)
     received, sent = bytes_costs()
     parameters, gradient = torch.zeros(NUMBERS), torch.ones(NUMBERS)
     copy = least(lambda: timed(lambda: parameters.copy_(gradient))) / (4 * NUMBERS)
     update = least(lambda: timed(lambda: parameters.add_(gradient, alpha=-1e-6))) / NUMBERS
 
-    def cost(rows: list[dict[str, Any]]) -> float:
-        asp = [row for row in rows if row["policy"] == "asp"]
-        return 1 / max(asp, key=lambda row: row["workers"])["per_cpu_second"]
+    def costs_by_size(rows: list[dict[str, Any]]) -> dict[int, float]:
+        return {row["workers"]: 1 / row["per_cpu_second"] for row in rows if row["policy"] == "asp"}
 
-    ways = {int(way.partition(":")[2]): cost(rows) for way, rows in decisions["sockets"].items() if "tcp" in way}
-    alone = cost(decisions["alone"])
+    by_way = {int(way[4:]): costs_by_size(rows) for way, rows in decisions["sockets"].items() if way[:4] == "tcp:"}
+    size = max(set.intersection(*(set(costs) for costs in by_way.values())))
+    ways = {shards: costs[size] for shards, costs in by_way.items()}
+    alone = costs_by_size(decisions["alone"])[size]
     fewest, most = sorted(ways)[1], sorted(ways)[-1]
     per_shard = max(0.0, (ways[most] - ways[fewest]) / (most - fewest))
     return Costs(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.runtimes.serving.channel import ClosedError
+from paceline.runtimes.serving.channel import ClosedError, can_be_read
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import create, map_segment, pack, path_of, unpack_from
 from paceline.runtimes.serving.messages import (
@@ -588,11 +588,34 @@ def test_waiting_knows_descriptors_of_any_number() -> None:
     if limit <= 1_030:
         resource.setrlimit(resource.RLIMIT_NOFILE, (2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     far = [os.dup2(reading, 1_028), os.dup2(writing, 1_029)]
-    assert ready([far[0]], [far[1]]) == ([], [far[1]])
+    assert ready([far[0]], [far[1]]) == ([], [far[1]]) and not can_be_read(far[0], 0.0)
     os.write(far[1], b"x")
     assert ready([far[0]]) == ([far[0]], [])
+    assert can_be_read(far[0], 0.0)
     for descriptor in (reading, writing, *far):
         os.close(descriptor)
+
+
+def test_what_is_posted_goes_out_together_after_a_turn_and_before_the_next_one_waits() -> None:
+    near, far = socket.socketpair()
+    channel: ShardChannel = SocketChannel(said.FromShard, patient=False)
+    channel.connect(near, shared=False)
+    far.setblocking(False)
+    loop = Loop()
+    for seat in (1, 2):
+        loop.post(channel, channel.framed(said.Forget(seat)))
+    with pytest.raises(BlockingIOError):
+        far.recv(1)
+    loop.turn(0.0)
+    once = far.recv(1 << 16)
+    assert once == channel.framed(said.Forget(1)) + channel.framed(said.Forget(2))
+    far.send(channel.framed(said.Alive()))
+    loop.watch(channel, lambda: loop.post(channel, channel.framed(said.Forget(len(channel.received())))))
+    loop.turn(1.0)
+    assert far.recv(1 << 16) == channel.framed(said.Forget(1))
+    loop.close()
+    channel.close()
+    far.close()
 
 
 def shards_and_a_far_end() -> tuple[Shards, socket.socket]:

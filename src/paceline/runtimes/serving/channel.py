@@ -52,6 +52,14 @@ class ShortWait:
         return True
 
 
+def can_be_read(descriptor: int, seconds: float | None = None) -> bool:
+    """Whether there is something to read within so many seconds, be it the end; None: wait for it. By poll, as select
+    takes descriptors below 1,024 only, and a worker may have many files open."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else 1_000 * seconds))
+
+
 class Channel(Generic[In, Out]):
     """One end. `incoming` is the type of what arrives here. An end that is not `patient` never waits for the other side
     to read: what the pipe does not hold is kept, until `flush` is called when the pipe can be written again."""
@@ -104,7 +112,7 @@ class Channel(Generic[In, Out]):
         """The next message; waits for it."""
         if not self.short_wait.pays_off(self._read):
             while not self._waiting:
-                select.select([self._reading], [], [])
+                can_be_read(self._reading)
                 self._read()
         message: In = self._decode(self._waiting.popleft())
         return message
@@ -119,7 +127,7 @@ class Channel(Generic[In, Out]):
     def has_message(self, timeout: float = 0.0) -> bool:
         """Whether something arrives within so many seconds, be it the end: `receive` then does not wait."""
         try:
-            return self._read() or (timeout > 0 and bool(select.select([self._reading], [], [], timeout)[0]))
+            return self._read() or (timeout > 0 and can_be_read(self._reading, timeout))
         except ClosedError:
             return True
 
