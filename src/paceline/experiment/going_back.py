@@ -11,7 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from paceline.core.messages import Record, UpdateRule, WentBack
+from paceline.core.messages import Record, WentBack
 from paceline.experiment.balance import lost_with
 from paceline.experiment.configuration import CHECKPOINTS
 from paceline.experiment.result import RunResult
@@ -81,15 +81,18 @@ def _directory_of(options: dict[str, Any]) -> Path | None:
 
 
 class Returned(Observer):
-    """Tells the others what the run went back from, as soon as it goes on; the last of the observers, so that all of
-    them have begun."""
+    """Tells the others what the run went back from, once it goes on; it is the last of the observers. A trace begins
+    with a worker, so the note comes after the first record."""
 
-    def __init__(self, record: Record, others: Sequence[Observer]) -> None:
-        self._record, self._others = record, others
+    def __init__(self, note: WentBack, others: Sequence[Observer]) -> None:
+        self._note: WentBack | None = note
+        self._others = others
 
-    def begun(self, rule: UpdateRule) -> None:
-        for observer in self._others:
-            observer.observe(self._record)
+    def observe(self, record: Record) -> None:
+        if self._note is not None:
+            note, self._note = Record(record.now, self._note), None
+            for observer in self._others:
+                observer.observe(note)
 
 
 def returned(
@@ -100,11 +103,10 @@ def returned(
         return []
     reason = resume.reason if isinstance(resume, Back) else RESUMED
     updates, samples = (0, 0) if files.lost is None else lost_with(files.lost, files.directory)
-    version, seconds = (0, 0.0) if facts is None else (facts.updates, facts.seconds)
-    note = WentBack(version, updates, samples, reason)
+    note = WentBack(0 if facts is None else facts.updates, updates, samples, reason)
     if isinstance(resume, Back):
         where = "its last checkpoint" if facts is not None else "its beginning, because there is no checkpoint yet"
         warnings.warn(f"{reason}: the run goes back to {where}; {note.undone}", ShardLostWarning, stacklevel=4)
     elif not updates:
         return []
-    return [Returned(Record(seconds, note), others)]
+    return [Returned(note, others)]
