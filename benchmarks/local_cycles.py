@@ -33,7 +33,7 @@ from paceline.training.optimizers import warm_up
 
 SIZES = (1_000, 100_000, 1_000_000, 10_000_000)
 WORKERS = (1, 2, 4, 8)
-TENSORS = 4
+TENSORS, COLUMNS = 4, 10
 RATE = 1e-6
 CURVATURE = 0.02 / RATE  # momentum bears it with and without the correction, and the correction has work to do
 SECONDS = 1.5  # that a measurement should take, about
@@ -44,7 +44,9 @@ class Flat(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(size // TENSORS)) for _ in range(TENSORS)])
+        # Matrices: vectors in a row would count as one layer, and could not be spread over several servers.
+        shape = size // TENSORS // COLUMNS, COLUMNS
+        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for _ in range(TENSORS)])
 
 
 KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
