@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -181,7 +182,8 @@ A seed fails as with real processes on one machine (above), and if an actor of t
 | from a freeze (SIGSTOP) until the worker is set aside | {_waits(freezes)} |
 | from `kill -9` of a shard until the group begins again from the last checkpoint | {_waits(shards)} |
 
-After a shard's death all processes are started anew, and import torch: on two cores that others used, too.
+After a shard's death all processes are started anew, and import torch. Other programs were at work, too: when this was
+written, {os.getloadavg()[2]:.0f} processes wanted to run on {os.cpu_count()} cores (mean of 15 minutes).
 """
 
 
