@@ -66,9 +66,11 @@ def move(
 
 
 def is_whole(result: RunResult, run_dir: Path) -> None:
-    """Every sample of every epoch counted once, whoever trained on it; nothing was done twice."""
+    """Every sample of every epoch counted once, whoever trained on it. On a busy machine a worker's last words may come
+    too late for the checkpoint of a stop: then something is done twice, and named."""
     balance = balance_of(run_dir)
-    assert len(balance.epochs) == EPOCHS and not balance.undone and not balance.returns
+    assert len(balance.epochs) == EPOCHS
+    assert balance.undone == sum(known.samples for known in balance.returns)
     assert all(epoch.applied == functions.SAMPLES for epoch in balance.epochs), balance
     assert result.samples == EPOCHS * functions.SAMPLES
     assert first_difference(Trace(run_dir / "trace.jsonl")) is None
