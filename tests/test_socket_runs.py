@@ -164,6 +164,21 @@ def test_gradients_that_go_ahead_change_nothing(trouble: str, servers: int) -> N
     assert result.samples == expected.samples
 
 
+@pytest.mark.parametrize("policy", ["asp", "backup:late=interrupt"])
+def test_gradients_that_go_ahead_count_once_whatever_interrupts_them(policy: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with over_sockets("tcp", 2):
+        result = launch(
+            partial(train_ahead, ways=2), workers=3, policy=policy, epochs=EPOCHS, run_dir=run_dir, slowdown={2: 3.0}
+        )
+    assert result.samples == functions.SAMPLES * EPOCHS
+    ledger = Ledger()
+    for record in Trace(run_dir / "trace.jsonl"):
+        ledger.observe(record)
+    assert ledger.balance().adds_up and first_difference(Trace(run_dir / "trace.jsonl")) is None
+    assert all(torch.isfinite(tensor).all() for tensor in result.model_state.values())
+
+
 def test_checkpoints_hold_up_nobody_who_pushes_meanwhile(tmp_path: Path) -> None:
     """What shards say while a checkpoint is fetched from them may be all that they say."""
     with over_sockets("tcp", 2):
