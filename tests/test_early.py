@@ -243,6 +243,15 @@ def test_a_wire_that_is_fast_is_left_alone() -> None:
     assert loop.stage is Stage.RESTS
 
 
+def test_a_step_that_is_long_beside_its_push_is_left_alone() -> None:
+    loop = Loop()
+    loop.way.per_step = 20 * LEAST_GAIN
+    for _ in range(STEADY_STEPS):
+        loop._now += 30 * loop.way.per_step
+        loop.step()
+    assert loop.stage is Stage.RESTS
+
+
 class Odd(nn.Module):
     """A sparse gradient, a parameter that is used every other time, one that never is, and one of another type."""
 

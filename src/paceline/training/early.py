@@ -34,6 +34,7 @@ STEADY_STEPS = 4  # of LEARNS
 TERM = 500  # steps of SENDS
 RESTS = 16, 1 << 10  # steps of RESTS: at first, and at most
 LEAST_GAIN = 1e-2  # seconds of a step that must be to gain
+LEAST_SHARE = 0.05  # of a step that must be to gain
 LEAST_GAIN_PER_PARAMETER = 1e-4  # and so many more: about ten times what its hook costs
 
 _compare = ctypes.CDLL(None).memcmp
@@ -109,6 +110,7 @@ class EarlyGradients:
         self._again = False  # whether one was made twice since then
         self._began = 0.0  # when the first of them was made
         self._busy: float | None = None  # how long the wire had been at the last step
+        self._settled = 0.0  # when that was
         self._gathered: dict[int, Tensor] = {}  # gradients that are not in their slots yet
         self._bytes = 0  # of these
         self._sent: set[int] = set()
@@ -187,11 +189,14 @@ class EarlyGradients:
         return sent if steady else ()
 
     def _gain(self) -> float | None:
-        """Seconds for which the wire was busy since the last step, and could have been while gradients were made."""
+        """Seconds for which the wire was busy since the last step, and could have been while gradients were made; none,
+        if they are next to nothing beside the step."""
         before, self._busy = self._busy, self._way.busy() if self.experience.stage is Stage.LEARNS else None
+        since, self._settled = self._settled, self._clock()
         if before is None or self._busy is None:
             return None
-        return min(self._busy - before, self._clock() - self._began)
+        gain = min(self._busy - before, self._settled - self._began)
+        return gain if gain >= LEAST_SHARE * (self._settled - since) else 0.0
 
     def _are_as_made(self) -> bool:
         """As far as torch knows."""
