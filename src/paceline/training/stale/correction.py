@@ -14,8 +14,9 @@ from torch import Tensor
 
 from paceline.training.scaling import rate_scale
 from paceline.training.stale.blocks import Chunk, Chunks, Partition, sample_positions
-from paceline.training.stale.moments import WorkerMoments
-from paceline.training.stale.noise import Noise
+from paceline.training.stale.handover import Gathered
+from paceline.training.stale.moments import Moment, WorkerMoments
+from paceline.training.stale.noise import A_ROUND, Noise
 from paceline.training.stale.rules import RULES, Rule
 from paceline.training.stale.secant import Secant
 from paceline.training.updates import Contribution
@@ -62,7 +63,7 @@ class Correction:
         self._parameters = self._chunks.of(flat)
         positions = sample_positions(partition)
         self._positions, self._rows = positions.flatten(), positions.shape
-        rules = self._rules()
+        rules = self.rules()
         self._secant = Secant(len(self._blocks))
         self._noise = Noise(len(self._blocks))
         self._moments = WorkerMoments(flat, len(rules))
@@ -70,14 +71,36 @@ class Correction:
         self._seconds = () if self._second is None else self._chunks.of(self._second)
         self._gathered = [0.0] * len(rules)  # weight of the second moment, of each group
         self._gone: set[int] = set()
+        # Of one that began with what torch's optimizer had gathered:
+        self._rests = False  # whether the second moment is still that of a round's mean, and stays as it is
+        self._since = 0.0  # rounds, as long as workers begin with the group's moment
 
-    @property
-    def description(self) -> str:
-        parts = ["worker moments"] if any(rule.memory for rule in self._rules()) else []
-        parts.append("secant")
-        if self._second is not None and self._scaling == "auto":
-            parts.append("second moment of a round")
-        return " + ".join(parts)
+    def begin_with(self, gathered: Gathered) -> None:
+        """Go on from what torch's optimizer had gathered; this one is fresh."""
+        self._moments.start = gathered.first
+        if self._second is not None and gathered.second is not None:
+            self._second.copy_(gathered.second)
+            self._gathered = list(gathered.weights)
+            self._rests = self._scaling == "auto"
+
+    def gathered(self) -> Gathered | None:
+        """What torch's optimizer can go on from: the mean of the workers' moments, and a round's second moment."""
+        second = None
+        if self._second is not None:
+            second = self._second.clone()
+            self._multiply(second, self._ratios)
+        first = self._moments.mean() if self._moments.exist else self._moments.start
+        if first is None and not (second is not None and any(self._gathered)):
+            return None
+        return Gathered(first, second, list(self._gathered))
+
+    def _multiply(self, second: Tensor, factors: Sequence[float]) -> None:
+        """A second moment by a factor for each block; where it is no mean of squares, by its root."""
+        rules = self.rules()
+        for part, chunk in zip(self._chunks.parts, self._chunks.of(second), strict=True):
+            if part is not None:
+                factor = factors[part.block]
+                chunk.mul_(factor if rules[part.group].second == "mean" else math.sqrt(factor))
 
     def state(self) -> dict[str, Any]:
         """All that it remembers; its tensors are not copies."""
@@ -88,6 +111,9 @@ class Correction:
             "second": self._second,
             "gathered": self._gathered,
             "gone": sorted(self._gone),
+            "start": None if self._moments.start is None else (self._moments.start.vector, self._moments.start.weights),
+            "since": self._since,
+            "rests": self._rests,
         }
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -98,6 +124,9 @@ class Correction:
         if self._second is not None:
             self._second.copy_(state["second"])
         self._gathered, self._gone = state["gathered"], set(state["gone"])
+        if state.get("start") is not None:
+            self._moments.start = Moment(*state["start"])
+        self._since, self._rests = state.get("since", 0.0), state.get("rests", False)
 
     def forget(self, worker: int) -> None:
         """It has left the group, and is never named again, a last gradient that waits for its fate aside."""
@@ -107,20 +136,24 @@ class Correction:
 
     def step(self, contributions: Sequence[Contribution], share: float) -> None:
         """`share`: of a round, at most 1. The gradients' memory is used up."""
-        rules = self._rules()
-        ratios = self._noise.ratios if self._scaling == "auto" else [1.0] * len(self._blocks)
+        rules = self.rules()
         scale = rate_scale("linear" if self._scaling == "auto" else self._scaling, share)
         decay_share = 1.0 if self._scaling == "none" else share
         samples = sum(contribution.samples for contribution in contributions)
         shares = [contribution.samples / samples for contribution in contributions]
-        changes = self._observe(contributions, shares, share, self._metric(rules, ratios))
+        changes = self._observe(contributions, shares, share, self._metric(rules, self._ratios))
+        if self._rests and self._noise.is_counted and self._second is not None:
+            self._rests = False
+            self._multiply(self._second, [1 / ratio for ratio in self._noise.ratios])
+        ratios = self._ratios
         curvatures, along = self._needed(rules)
         pulls = self._pulls(contributions, shares)
         terms = [
             self._term(contribution, own, [a * b for a, b in zip(along, found, strict=True)], rules)
             for contribution, own, found in zip(contributions, shares, changes, strict=True)
         ]
-        self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
+        if not self._rests:
+            self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
         for number, part in enumerate(self._chunks.parts):
             if part is None:
                 continue
@@ -134,7 +167,8 @@ class Correction:
                 _step(parameters, terms, number, part, rule, rule.rate * scale)
             else:
                 second = self._seconds[number]
-                _gather(second, terms, number, rule, share)
+                if not self._rests:
+                    _gather(second, terms, number, rule, share)
                 root = math.sqrt(ratios[part.block] / self._gathered[part.group])
                 below = second.sqrt() if rule.second == "mean" else second.clone()
                 below.add_(rule.epsilon / root)
@@ -142,8 +176,17 @@ class Correction:
         for contribution in contributions:
             if contribution.worker in self._gone:
                 self.forget(contribution.worker)
+        if self._moments.start is not None:
+            self._since += share
+            if self._since >= A_ROUND:
+                self._moments.start = None
 
-    def _rules(self) -> list[Rule]:
+    @property
+    def _ratios(self) -> list[float]:
+        """By which the second moment is more than that of a round's mean, for each block."""
+        return self._noise.ratios if self._scaling == "auto" and not self._rests else [1.0] * len(self._blocks)
+
+    def rules(self) -> list[Rule]:
         return [self._read(group) for group in self._optimizer.param_groups]
 
     def _observe(
