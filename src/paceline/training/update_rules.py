@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
 
+from paceline.core.coordinator import Decides
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NOT_STALE, NOT_WANTED, UpdateRule
 from paceline.training.choices import STALE, UpdateOptions
@@ -48,6 +49,17 @@ def _why_not(
     if why and stale == "correct":
         raise ConfigurationError(f"stale='correct' is impossible: {why}. stale='auto' takes it as it is")
     return why
+
+
+class MakesUpdates(Protocol):
+    """A parameter store, or what stands for several."""
+
+    def rule_for(self, may_be_stale: bool | None = None, *, statistics: bool = False) -> UpdateRule: ...
+
+
+def rule_under(store: MakesUpdates, policy: Decides, *, several: bool) -> UpdateRule:
+    """How updates are made once this policy is in force. `several`: the group may have more than one worker."""
+    return store.rule_for(policy.applies_stale and several, statistics=policy.wants_statistics)
 
 
 def with_doubt(rule: UpdateRule, kind: type[torch.optim.Optimizer], *, statistics: bool) -> UpdateRule:
