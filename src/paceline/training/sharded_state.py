@@ -43,7 +43,7 @@ CORRECTION: dict[str, Any] = {
     "gone": SAME,
     "start": (NUMBERS, SAME),
     "since": SAME,
-    "rests": SAME,
+    "of_rounds": SAME,
 }
 OF_PARTS = ("apart", "missed", "optimizer", "correction")  # all else is the same in every part
 

@@ -72,7 +72,7 @@ class Correction:
         self._gathered = [0.0] * len(rules)  # weight of the second moment, of each group
         self._gone: set[int] = set()
         # Of one that began with what torch's optimizer had gathered:
-        self._rests = False  # whether the second moment is still that of a round's mean, and stays as it is
+        self._of_rounds = False  # whether the second moment is that of a round's mean, as torch's is
         self._since = 0.0  # rounds, as long as workers begin with the group's moment
 
     def begin_with(self, gathered: Gathered) -> None:
@@ -81,26 +81,24 @@ class Correction:
         if self._second is not None and gathered.second is not None:
             self._second.copy_(gathered.second)
             self._gathered = list(gathered.weights)
-            self._rests = self._scaling == "auto"
+            self._of_rounds = self._scaling == "auto"
 
     def gathered(self) -> Gathered | None:
         """What torch's optimizer can go on from: the mean of the workers' moments, and a round's second moment."""
-        second = None
-        if self._second is not None:
-            second = self._second.clone()
-            self._multiply(second, self._ratios)
+        second = None if self._second is None else self._of_a_round(self._second)
         first = self._moments.mean() if self._moments.exist else self._moments.start
         if first is None and not (second is not None and any(self._gathered)):
             return None
         return Gathered(first, second, list(self._gathered))
 
-    def _multiply(self, second: Tensor, factors: Sequence[float]) -> None:
-        """A second moment by a factor for each block; where it is no mean of squares, by its root."""
-        rules = self.rules()
+    def _of_a_round(self, second: Tensor) -> Tensor:
+        """A copy of the second moment as that of a round's mean."""
+        second, rules, ratios = second.clone(), self.rules(), self._ratios
         for part, chunk in zip(self._chunks.parts, self._chunks.of(second), strict=True):
             if part is not None:
-                factor = factors[part.block]
-                chunk.mul_(factor if rules[part.group].second == "mean" else math.sqrt(factor))
+                ratio = ratios[part.block]
+                chunk.mul_(ratio if rules[part.group].second == "mean" else math.sqrt(ratio))
+        return second
 
     def state(self) -> dict[str, Any]:
         """All that it remembers; its tensors are not copies."""
@@ -113,7 +111,7 @@ class Correction:
             "gone": sorted(self._gone),
             "start": None if self._moments.start is None else (self._moments.start.vector, self._moments.start.weights),
             "since": self._since,
-            "rests": self._rests,
+            "of_rounds": self._of_rounds,
         }
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -126,7 +124,7 @@ class Correction:
         self._gathered, self._gone = state["gathered"], set(state["gone"])
         if state.get("start") is not None:
             self._moments.start = Moment(*state["start"])
-        self._since, self._rests = state.get("since", 0.0), state.get("rests", False)
+        self._since, self._of_rounds = state.get("since", 0.0), state.get("of_rounds", False)
 
     def forget(self, worker: int) -> None:
         """It has left the group, and is never named again, a last gradient that waits for its fate aside."""
@@ -142,17 +140,14 @@ class Correction:
         samples = sum(contribution.samples for contribution in contributions)
         shares = [contribution.samples / samples for contribution in contributions]
         changes = self._observe(contributions, shares, share, self._metric(rules, self._ratios))
-        if self._rests and self._noise.is_counted and self._second is not None:
-            self._rests = False
-            self._multiply(self._second, [1 / ratio for ratio in self._noise.ratios])
-        ratios = self._ratios
+        ratios, gathers = self._ratios, self._noise.is_counted or not self._of_rounds
         curvatures, along = self._needed(rules)
         pulls = self._pulls(contributions, shares)
         terms = [
             self._term(contribution, own, [a * b for a, b in zip(along, found, strict=True)], rules)
             for contribution, own, found in zip(contributions, shares, changes, strict=True)
         ]
-        if not self._rests:
+        if gathers:
             self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
         for number, part in enumerate(self._chunks.parts):
             if part is None:
@@ -167,8 +162,9 @@ class Correction:
                 _step(parameters, terms, number, part, rule, rule.rate * scale)
             else:
                 second = self._seconds[number]
-                if not self._rests:
-                    _gather(second, terms, number, rule, share)
+                if gathers:
+                    of_a_square = self._noise.ratios[part.block] if self._of_rounds else 1.0
+                    _gather(second, terms, number, rule, share, of_a_square)
                 root = math.sqrt(ratios[part.block] / self._gathered[part.group])
                 below = second.sqrt() if rule.second == "mean" else second.clone()
                 below.add_(rule.epsilon / root)
@@ -183,8 +179,8 @@ class Correction:
 
     @property
     def _ratios(self) -> list[float]:
-        """By which the second moment is more than that of a round's mean, for each block."""
-        return self._noise.ratios if self._scaling == "auto" and not self._rests else [1.0] * len(self._blocks)
+        """What part of the second moment that of a round's mean is, for each block."""
+        return self._noise.ratios if self._scaling == "auto" and not self._of_rounds else [1.0] * len(self._blocks)
 
     def rules(self) -> list[Rule]:
         return [self._read(group) for group in self._optimizer.param_groups]
@@ -280,16 +276,20 @@ def _prepare(terms: Sequence[_Term], number: int, parameters: Tensor, decay: flo
             term.gradients[number].add_(parameters, alpha=decay)
 
 
-def _gather(second: Tensor, terms: Sequence[_Term], number: int, rule: Rule, share: float) -> None:
-    """Of single gradients, whatever the policy puts into one update. Its memory is counted in rounds."""
+def _gather(
+    second: Tensor, terms: Sequence[_Term], number: int, rule: Rule, share: float, of_a_square: float
+) -> None:
+    """Of single gradients, whatever the policy puts into one update. Its memory is counted in rounds. `of_a_square`:
+    the part of each that is gathered."""
     left = rule.fade**share
     second.mul_(left)
     for term in terms:
         gradient = term.gradients[number]
         if rule.second == "mean":
-            second.addcmul_(gradient, gradient, value=(1 - left) * term.share)
+            second.addcmul_(gradient, gradient, value=(1 - left) * term.share * of_a_square)
         else:
-            torch.maximum(second, gradient.abs(), out=second)
+            size = gradient.abs()
+            torch.maximum(second, size if of_a_square == 1.0 else size.mul_(math.sqrt(of_a_square)), out=second)
 
 
 def _step(parameters: Tensor, terms: Sequence[_Term], number: int, part: Chunk, rule: Rule, rate: float) -> None:

@@ -5,8 +5,10 @@ Both have moments of the same sizes where a gradient lasts, so they are copied, 
 - Adam's kind divides them by the weight that they have gathered so far. What is carried over is the quotient: the other
   side has a weight of its own.
 - RMSprop's momentum is one of gradients that were divided already; a correction's is one of gradients.
-- A second moment of torch's is that of a round's mean, a correction's that of single gradients. Their ratio is known
-  once a whole round has been seen, and the correction sees to it (paceline.training.stale.correction).
+- A second moment of torch's is that of a round's mean, a correction's that of single gradients, of which a measured
+  part is taken. One that was torch's stays that of a round's mean: it is left alone until that part is known, for one
+  round, and then gathers this part of every square. To divide it by a part that was measured once would make it larger
+  with every change, as the mean of 1 / x is more than 1 over the mean of x.
 """
 
 from __future__ import annotations
