@@ -57,6 +57,8 @@ class Decides(Protocol):
 
     def resume(self, state: dict[str, Any], progress: Progress) -> None: ...
 
+    def check_group(self, workers: int) -> None: ...
+
     @property
     def applies_stale(self) -> bool: ...
 
@@ -103,7 +105,8 @@ class Coordinator:
     def change_policy(self, policy: Decides, now: float, updates: UpdateRule | None = None) -> Record:
         """Let another policy, a fresh one, go on from here, and return what is to be done, in order.
 
-        `updates`: how they are made from then on, in a run that trains. After it no gradient is pending, and every worker that still waits does so for the new policy's reason.
+        `updates`: how they are made from then on, in a run that trains. After it no gradient is pending, and every
+        worker that still waits does so for the new policy's reason.
         """
         self.policy, self.deadline = policy, policy.deadline
         event = self.changed = PolicyChanged(str(policy), updates)

@@ -67,7 +67,8 @@ class Aggregation:
         handed_in = self._handed_in.pop(seat)
         if not self._owns_memory:
             handed_in = handed_in._replace(gradient=handed_in.gradient.clone())
-        needed = self.store.corrects or version < self.store.version  # another policy may correct what is old already
+        # What is old already may be corrected under another policy.
+        needed = self.store.corrects or (version < self.store.version and self.store.can_correct)
         kept = handed_in.pulled if needed else None
         handed_in = handed_in._replace(pulled=None if kept is None else self._kept(version, kept))
         self._set_aside[gradient] = handed_in

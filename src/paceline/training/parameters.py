@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -87,6 +88,14 @@ class ParameterStore:
     def _rule_with(self, may_be_stale: bool) -> UpdateRule:
         options = self._options._replace(may_be_stale=may_be_stale)
         return update_rule(self.layout, self.spec, self.optimizer.param_groups, options)
+
+    @cached_property
+    def can_correct(self) -> bool:
+        """Whether it would under a policy that applies stale gradients."""
+        try:
+            return self._rule_with(True).correction != "none"
+        except ConfigurationError:  # it must, and cannot: nobody switches to such a policy
+            return False
 
     def _make_correction(self) -> Correction:
         if self._rates.scheduled:
@@ -245,7 +254,7 @@ class ParameterStore:
         if not may_be_stale:
             if not any(contribution.staleness for contribution in contributions):
                 self._stop_correcting()
-        elif self._rule_with(may_be_stale).correction != "none":
+        elif self.can_correct:
             self._correction = self._make_correction()
             rules = self._correction.rules()
             found = taken_from(self.optimizer, self._seen, self.flat, rules, self._rounds, self._rounds_of)

@@ -1,4 +1,4 @@
-"""How updates are made, in words, before any is: with an optimizer, and a policy that may apply stale gradients or not."""
+"""How updates are made, in words: with an optimizer, under a policy that may apply stale gradients, or may not."""
 
 from __future__ import annotations
 

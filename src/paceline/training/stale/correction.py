@@ -140,15 +140,14 @@ class Correction:
         samples = sum(contribution.samples for contribution in contributions)
         shares = [contribution.samples / samples for contribution in contributions]
         changes = self._observe(contributions, shares, share, self._metric(rules, self._ratios))
-        ratios, gathers = self._ratios, self._noise.is_counted or not self._of_rounds
+        ratios, of_squares = self._ratios, self._of_squares
         curvatures, along = self._needed(rules)
         pulls = self._pulls(contributions, shares)
         terms = [
             self._term(contribution, own, [a * b for a, b in zip(along, found, strict=True)], rules)
             for contribution, own, found in zip(contributions, shares, changes, strict=True)
         ]
-        if gathers:
-            self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
+        self._gathered = [_gathered(old, rule, share) for old, rule in zip(self._gathered, rules, strict=True)]
         for number, part in enumerate(self._chunks.parts):
             if part is None:
                 continue
@@ -162,13 +161,15 @@ class Correction:
                 _step(parameters, terms, number, part, rule, rule.rate * scale)
             else:
                 second = self._seconds[number]
-                if gathers:
-                    of_a_square = self._noise.ratios[part.block] if self._of_rounds else 1.0
-                    _gather(second, terms, number, rule, share, of_a_square)
+                _gather(second, terms, number, rule, share, of_squares[part.block])
                 root = math.sqrt(ratios[part.block] / self._gathered[part.group])
                 below = second.sqrt() if rule.second == "mean" else second.clone()
                 below.add_(rule.epsilon / root)
                 _step_divided(parameters, terms, number, part, rule, rule.rate * scale / root, below)
+        self._forget_what_is_over(contributions, share)
+
+    def _forget_what_is_over(self, contributions: Sequence[Contribution], share: float) -> None:
+        """Workers that have left, and, a round after it, what torch's optimizer had gathered."""
         for contribution in contributions:
             if contribution.worker in self._gone:
                 self.forget(contribution.worker)
@@ -181,6 +182,11 @@ class Correction:
     def _ratios(self) -> list[float]:
         """What part of the second moment that of a round's mean is, for each block."""
         return self._noise.ratios if self._scaling == "auto" and not self._of_rounds else [1.0] * len(self._blocks)
+
+    @property
+    def _of_squares(self) -> list[float]:
+        """What part of a square is gathered: all of it, or what is that of a round's mean."""
+        return self._noise.ratios if self._of_rounds else [1.0] * len(self._blocks)
 
     def rules(self) -> list[Rule]:
         return [self._read(group) for group in self._optimizer.param_groups]
@@ -276,9 +282,7 @@ def _prepare(terms: Sequence[_Term], number: int, parameters: Tensor, decay: flo
             term.gradients[number].add_(parameters, alpha=decay)
 
 
-def _gather(
-    second: Tensor, terms: Sequence[_Term], number: int, rule: Rule, share: float, of_a_square: float
-) -> None:
+def _gather(second: Tensor, terms: Sequence[_Term], number: int, rule: Rule, share: float, of_a_square: float) -> None:
     """Of single gradients, whatever the policy puts into one update. Its memory is counted in rounds. `of_a_square`:
     the part of each that is gathered."""
     left = rule.fade**share

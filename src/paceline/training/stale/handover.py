@@ -6,9 +6,9 @@ Both have moments of the same sizes where a gradient lasts, so they are copied, 
   side has a weight of its own.
 - RMSprop's momentum is one of gradients that were divided already; a correction's is one of gradients.
 - A second moment of torch's is that of a round's mean, a correction's that of single gradients, of which a measured
-  part is taken. One that was torch's stays that of a round's mean: it is left alone until that part is known, for one
-  round, and then gathers this part of every square. To divide it by a part that was measured once would make it larger
-  with every change, as the mean of 1 / x is more than 1 over the mean of x.
+  part is taken. One that was torch's stays that of a round's mean, and gathers this part of every square. To divide it
+  by a part that was measured once would make it larger with every change, as the mean of 1 / x is more than 1 over the
+  mean of x; and to leave it alone until that part is known, tiny where there was no gradient before.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def taken_from(
     rounds: float,
     rounds_of: Callable[[Piece, dict[str, Any]], float],
 ) -> Gathered | None:
-    """What the optimizer knows of what it sees; None: nothing yet. `rounds`: of the run; `rounds_of`: those that a piece
-    of it had gradients in."""
+    """What the optimizer knows of what it sees; None: nothing yet. `rounds`: of the run; `rounds_of`: those in which a
+    piece had gradients."""
     kind = type(optimizer)
     first_name, second_name = FIRST.get(kind, "exp_avg"), SECOND.get(kind, "exp_avg_sq")
     firsts = torch.zeros_like(flat) if any(rule.memory for rule in rules) else None
@@ -61,7 +61,9 @@ def taken_from(
             piece.of(seconds).copy_(second).mul_(factor)
         if first is not None and firsts is not None:
             found = True
-            factor = _weight(rule.memory, rounds) / _weight(rule.memory, own) if rule.unbiased and own != rounds else 1.0
+            factor = (
+                _weight(rule.memory, rounds) / _weight(rule.memory, own) if rule.unbiased and own != rounds else 1.0
+            )
             place = piece.of(firsts).copy_(first).mul_(factor)
             if second is not None and kind is torch.optim.RMSprop:
                 place.mul_(second.sqrt().add_(rule.epsilon))
@@ -81,13 +83,20 @@ def hand_over(
 ) -> None:
     """Let the optimizer go on as if it had made one step in each of so many rounds."""
     for piece, tensor in seen:
-        about = _known(type(optimizer), optimizer.param_groups[piece.group], rules[piece.group], piece, gathered, rounds)
+        about = _known(
+            type(optimizer), optimizer.param_groups[piece.group], rules[piece.group], piece, gathered, rounds
+        )
         if about:
             optimizer.state[tensor] = about
 
 
 def _known(
-    kind: type[torch.optim.Optimizer], group: dict[str, Any], rule: Rule, piece: Piece, gathered: Gathered, rounds: float
+    kind: type[torch.optim.Optimizer],
+    group: dict[str, Any],
+    rule: Rule,
+    piece: Piece,
+    gathered: Gathered,
+    rounds: float,
 ) -> dict[str, Any]:
     about: dict[str, Any] = {}
     if kind is not torch.optim.SGD:

@@ -55,11 +55,6 @@ class Noise:
         self._first = True  # no whole round has been seen
         self._round = _Round()
 
-    @property
-    def is_counted(self) -> bool:
-        """Whether the ratios are those of whole rounds."""
-        return not self._first
-
     def state(self) -> dict[str, Any]:
         return {"ratios": self.ratios, "first": self._first, "round": vars(self._round)}
 
