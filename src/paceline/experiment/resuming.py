@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.configuration import CHECKPOINTS, Configuration, read_configuration
+from paceline.experiment.simulation import policy_for
+from paceline.policies import Policy
 from paceline.training.checkpoint import STATE, Checkpoint, TornCheckpointError, checkpoints_in, read_checkpoint
 
 AUTO = "auto"
@@ -39,6 +41,17 @@ def find_resumption(resume: Path | str, run_dir: Path | str | None, told: Config
             raise ConfigurationError(f"run_dir is {run_dir}, and the run to go on with is in {found[0]}: leave one out")
     _refuse_another_run(found[0], told)
     return Resumption(*found)
+
+
+def policy_in_force(first: Policy, checkpoint: Checkpoint, workers: int) -> Policy:
+    """The policy that the run had when the checkpoint was made, a fresh one. `first`: that it began with."""
+    changed = checkpoint.facts.lifecycle.coordinator.changed
+    if changed is None or changed.policy == str(first):
+        return first
+    try:
+        return policy_for(changed.policy, workers)
+    except ConfigurationError as problem:
+        raise ConfigurationError(f"the run had been switched to {changed.policy}: {problem}") from None
 
 
 def _at(path: Path) -> tuple[Path, Checkpoint]:
