@@ -58,7 +58,9 @@ class Follower(ABC):
     def changed(self, event: PolicyChanged) -> None:
         """Another policy took over. TraceError if updates would be made in another way than they were from then on."""
         if event.updates is not None and event.may_be_stale is not None:
-            refuse_another(event.updates, self.store.rule_for(event.may_be_stale), f"after the change to {event.policy}")
+            refuse_another(
+                event.updates, self.store.rule_for(event.may_be_stale), f"after the change to {event.policy}"
+            )
 
     def send(self, worker: int) -> None:
         """The worker is given the newest parameters."""
@@ -133,7 +135,9 @@ class Follower(ABC):
 def refuse_another(recorded: UpdateRule, rule: UpdateRule, where: str) -> None:
     """TraceError unless both say the same of updates. `where`: that was recorded."""
     if _words(recorded) != _words(rule):
-        raise TraceError(f"{where}: its updates were made with {_words(recorded)}, and these would be with {_words(rule)}")
+        raise TraceError(
+            f"{where}: its updates were made with {_words(recorded)}, and these would be with {_words(rule)}"
+        )
 
 
 def _words(rule: UpdateRule) -> str:

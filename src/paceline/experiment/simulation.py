@@ -154,6 +154,9 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
     if simulation.workers is not None and simulation.workers != len(speeds):
         raise ConfigurationError(f"{simulation.workers} workers were asked for, but {len(speeds)} are described")
     _check_rest(simulation, speeds)
+    for switch in simulation.switches:
+        _require(0 <= switch.at < math.inf, f"time of the switch to {switch.policy}", switch.at, "a number from 0")
+        policy_for(switch.policy, len(speeds))
     return speeds
 
 
@@ -189,9 +192,6 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
         joined = simulation.joins.get(worker, 0.0)
         _require(joined < time < math.inf, f"failure of worker {worker}", time, f"after it joined, at {joined:g}")
     patience_of(simulation.patience, "patience")
-    for switch in simulation.switches:
-        _require(0 <= switch.at < math.inf, f"time of the switch to {switch.policy}", switch.at, "a number from 0")
-        policy_for(switch.policy, len(speeds))
     for slowdown in simulation.slowdowns:
         what = f"slow-down of worker {slowdown.worker}"
         _require(1 <= slowdown.factor <= LONGEST, what, slowdown.factor, f"a factor from 1 to {LONGEST:g}")

@@ -11,7 +11,14 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.collector import warned
 from paceline.experiment.result import RunResult
-from paceline.experiment.simulation import Simulation, policy_for, run_end, simulated_workers, switches_of, worker_speeds
+from paceline.experiment.simulation import (
+    Simulation,
+    policy_for,
+    run_end,
+    simulated_workers,
+    switches_of,
+    worker_speeds,
+)
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.lifecycle.plan import plan_of
 from paceline.lifecycle.work import NO_LIMIT
