@@ -11,6 +11,8 @@ from pathlib import Path
 import callback_functions
 import pytest
 import training_functions as functions
+from socket_group import over_sockets
+from test_socket_runs import train_layers
 from typer.testing import CliRunner
 
 import paceline
@@ -117,6 +119,19 @@ def test_a_run_is_switched_resumed_and_trained_again(train: object, last: str, t
     assert verdict.differs_at is None and len(verdict.agreed) >= 2
     status = RunReader(run).look()
     assert (status.policy, status.began_with, status.correction) == ("bsp", "", "none")
+
+
+def test_shards_follow_every_switch_to_the_bit_and_go_on_as_one_store(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    switcher = Switcher(["bsp", "dbw", "ssp:staleness=1", "bsp", "asp"])
+    with over_sockets("tcp", 2):
+        launch(train_layers, workers=3, policy="asp", epochs=ENDLESS, run_dir=run, callbacks=[switcher])
+    assert switcher.heard == ["bsp", "dbw", "ssp:staleness=1", "bsp", "asp"]
+    again = Switcher(["bsp"])
+    launch(train_layers, workers=3, policy="asp", epochs=ENDLESS, run_dir=run, callbacks=[again], resume="auto")
+    assert again.heard == ["bsp"] and first_difference(Trace(run / "trace.jsonl")) is None
+    verdict = train_again(run, train_layers)
+    assert verdict.differs_at is None and len(verdict.agreed) >= 2
 
 
 def test_a_run_that_cannot_correct_says_so_or_refuses(tmp_path: Path) -> None:
