@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise, permutations
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,12 +28,18 @@ from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import ApplyUpdate, PolicyChanged, UpdateApplied
 from paceline.experiment.chaos.virtual import BATCH, SAMPLES, Books
 from paceline.experiment.retraining import retrain
-from paceline.experiment.simulation import Simulation, Switch, simulate
+from paceline.experiment.simulation import Simulation, Switch, policy_for, simulate
 from paceline.experiment.virtual_training import train_virtually
+from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.messages import SizeRequested
 from paceline.lifecycle.work import Work
 from paceline.policies import policy
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace
+from paceline.runtimes.serving.control import Refused, Scale, Scaled
+from paceline.runtimes.serving.control import Switch as SwitchRequest
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.requests import Requests
 from paceline.runtimes.simulated.simulator import PolicySwitch, RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import Lognormal
 from paceline.training.choices import UpdateOptions
@@ -377,3 +384,31 @@ def test_switches_make_no_bump_with_adamw(monkeypatch: pytest.MonkeyPatch) -> No
     assert max(changing[60:]) < 1.1 * usual
     monkeypatch.setattr(ParameterStore, "_follow_policy", forget_moments)
     assert max(losses(optimizer, switches)[60:]) > 1.5 * usual
+
+
+# -- requests --
+
+
+def test_requests_that_cannot_be_met_are_refused_and_change_nothing() -> None:
+    lifecycle = Lifecycle(Coordinator(policy("backup:k=2")), range(3))
+    delivered: list[Any] = []
+    over: list[bool] = []
+    port = SimpleNamespace(aggregation=None)
+    requests, others = (Requests(lifecycle, port, None, choose, largest=3) for choose in (policy_for, None))  # type: ignore[arg-type]
+    for own in (requests, others):
+        own.attach(Loop(), delivered.append, lambda: bool(over))
+    refusals = [requests._answer(Scale(0)), requests._answer(Scale(1)), requests._answer(SwitchRequest("asp"))]
+    assert [refusal.reason for refusal in refusals if isinstance(refusal, Refused)] == [
+        "0 workers: there must be at least 1",
+        "policy 'backup:k=2': k=2 gradients per update need at least 2 workers, and there are 1",
+        "the group has not begun yet: ask again when it trains",
+    ]
+    assert others._answer(SwitchRequest("asp")) == Refused("the policy of this run cannot be switched")
+    assert requests._answer(Scale(2)) == Scaled(3) and delivered == [SizeRequested(2)]  # nobody carries it out here
+    with pytest.raises(ConfigurationError, match="has not begun yet"):
+        requests.want("asp")
+    over.append(True)
+    assert requests._answer(SwitchRequest("asp")) == Refused("its training is over")
+    requests.want("asp")
+    requests.look()
+    assert delivered == [SizeRequested(2)]
