@@ -114,10 +114,12 @@ class Stores:
         for store in self.stores:
             store.open(OPENED)
 
-    def play(self, updates: Sequence[Update], *, statistics: bool = False) -> list[Statistics | None]:
-        return [self.apply(update, statistics=statistics) for update in updates]
+    def play(
+        self, updates: Sequence[Update], *, statistics: bool = False, may_be_stale: bool | None = None
+    ) -> list[Statistics | None]:
+        return [self.apply(update, statistics=statistics, may_be_stale=may_be_stale) for update in updates]
 
-    def apply(self, update: Update, *, statistics: bool = False) -> Statistics | None:
+    def apply(self, update: Update, *, statistics: bool = False, may_be_stale: bool | None = None) -> Statistics | None:
         pairs = zip(self.parts, self.stores, strict=True)
         seen = [
             store.apply(
@@ -125,6 +127,7 @@ class Stores:
                 update.samples_per_round,
                 departed=update.departed,
                 statistics=statistics,
+                may_be_stale=may_be_stale,
             )
             for part, store in pairs
         ]

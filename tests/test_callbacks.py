@@ -15,7 +15,7 @@ import training_functions as functions
 
 import paceline
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import Record, UpdateRule, WorkerJoined, WorkerLeft
+from paceline.core.messages import PolicyChanged, Record, UpdateRule, WorkerJoined, WorkerLeft
 from paceline.experiment.balance import balance_of
 from paceline.experiment.callbacks import METHODS, CallbackCaller, check_callbacks
 from paceline.experiment.ready_callbacks import without_gain
@@ -55,6 +55,9 @@ class Everything(paceline.Callback):
     def logged(self, run: Any, logged: Logged) -> None:
         self.told.append(("logged", logged))
 
+    def policy_changed(self, run: Any, policy: str) -> None:
+        self.told.append(("policy_changed", policy))
+
     def worker_joined(self, run: Any, worker: int) -> None:
         self.told.append(("worker_joined", worker))
 
@@ -89,6 +92,7 @@ def tell_all(caller: CallbackCaller) -> None:
     caller.begun(RULE)
     caller.observe(Record(0.0, WorkerJoined(0)))
     caller.measured(MEASUREMENT)
+    caller.observe(Record(1.0, PolicyChanged("asp")))
     caller.evaluated(Evaluation(1.0, 8, 1, {"loss": 2.0}))
     caller.logged(Logged(1.0, 0, {"x": 1.0}))
     caller.worker_failed(Failure(0, 1.0, "it raised KeyError"))

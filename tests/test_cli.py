@@ -16,10 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from paceline import __version__
 from paceline.cli import main
+from paceline.experiment.configuration import Configuration
+from paceline.experiment.group import Group
 from paceline.policies import POLICIES
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Trace
@@ -128,6 +131,28 @@ def test_a_run_in_which_nothing_happens(paceline: Command) -> None:
     outcome = paceline("simulate", "-p", "bsp", "--intervals", "5,6", "--duration", "1")
     assert outcome.code == 0
     assert outcome.out.splitlines()[3].split() == ["bsp", "0", "-", "0.0%", "0", "0", "0", "0.00", "0", "0"]
+
+
+def test_a_simulation_that_switches_marks_it(paceline: Command) -> None:
+    group = ("simulate", "-p", "bsp", "--intervals", "1,4", "--switch", "asp@16", "--switch", "bsp@24")
+    outcome = paceline(*group, "--gantt")
+    heading, marks, strip = outcome.out.splitlines()[2:5]
+    assert heading == "bsp  0 to 32, asp from 16, bsp from 24" and marks.count("▼") == 2
+    cells = len(strip) - 4
+    assert marks.index("▼") == 4 + cells // 2 and "░" not in strip[4 + cells // 2 : 4 + 3 * cells // 4]
+    (run,) = json.loads(paceline(*group, "--json").out)
+    assert run["changes"] == [{"policy": "asp", "seconds": 16.0}, {"policy": "bsp", "seconds": 24.0}]
+    for wrong in ("asp", "@3", "asp@soon"):
+        said = refused(paceline("simulate", "--workers", "2", "--switch", wrong))
+        assert said == f"--switch {wrong}: must be POLICY@TIME, as in asp@20"
+
+
+def test_switching_a_run_that_is_none_or_to_no_policy_is_refused(paceline: Command, tmp_path: Path) -> None:
+    assert "is this a run directory?" in refused(paceline("switch", str(tmp_path), "asp"))
+    configuration = Configuration("bsp", Group(2), 10, 0, "auto", "mine.train")
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(configuration))
+    assert refused(paceline("switch", str(tmp_path), "asp")) == f"{tmp_path}: no run is going on there"
+    assert refused(paceline("switch", str(tmp_path), "asap")).startswith("unknown policy 'asap' (did you mean 'asp'?)")
 
 
 def test_a_strip_for_each_of_a_few_workers(paceline: Command) -> None:

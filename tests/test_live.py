@@ -9,7 +9,15 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from paceline.core.messages import Gradient, GradientArrived, SendParameters, UpdateRule, WorkerJoined, WorkerLeft
+from paceline.core.messages import (
+    Gradient,
+    GradientArrived,
+    PolicyChanged,
+    SendParameters,
+    UpdateRule,
+    WorkerJoined,
+    WorkerLeft,
+)
 from paceline.recording.progress_log import Evaluation, Measurement
 from paceline.recording.trace import Record
 from paceline.report.live import Drawer, LiveTable, Quiet, Snapshot, table_of, view_of
@@ -143,6 +151,27 @@ def test_how_updates_are_made_is_said_at_the_start() -> None:
         view.measured(at(2.0))
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "SGD, stale gradients: worker moments + secant" in written and told[2] in written
+
+
+def test_the_policy_in_force_is_named_also_where_a_run_goes_on_with_it() -> None:
+    changed = PolicyChanged("ssp", UpdateRule("Adagrad", "linear", "none", "Adagrad cannot be corrected"))
+    plain, terminal = (
+        Console(file=io.StringIO(), width=100),
+        Console(file=io.StringIO(), width=100, force_terminal=True),
+    )
+    for console in (plain, terminal):
+        with view_of("bsp", console) as view:
+            view.begun(UpdateRule("SGD", "linear", "none", "no gradient is stale"))
+            view.observe(Record(1.5, PolicyChanged("asp", UpdateRule("SGD", "auto", "secant"))))
+            view.measured(at(20.0))
+            view.goes_on_with(changed)
+    lines = plain.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[:2] == ["bsp: SGD", "bsp: asp takes over after 1.5 s"] and lines[2].startswith("asp: 20 s")
+    assert lines[3] == "ssp: stale gradients are applied as they are: Adagrad cannot be corrected"
+    written = terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert "SGD, stale gradients: secant" in written and "bsp: asp takes over after 1.5 s" in written
+    shown = shown_by(Record(1.0, PolicyChanged("ssp")), seconds=2.0)
+    assert text_of(table_of("asp", shown)).startswith("ssp  2 s")
 
 
 def test_a_quiet_view_sees_nothing() -> None:

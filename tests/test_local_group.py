@@ -26,7 +26,7 @@ from paceline.core.messages import (
 from paceline.experiment.training import launch
 from paceline.recording.replay import first_difference
 from paceline.recording.trace import Record, Trace
-from paceline.runtimes.serving.control import request
+from paceline.runtimes.serving.control import Scale, ask
 
 pytestmark = pytest.mark.slow
 
@@ -59,10 +59,10 @@ def test_a_group_replaces_the_dead_grows_and_shrinks_and_loses_no_sample(tmp_pat
 
     def grow_and_shrink() -> None:
         functions.wait_for(tmp_path / "joined-2")  # in the place of worker 1
-        request(run, 4)
+        ask(run, Scale(4))
         for index in (3, 4):
             functions.wait_for(tmp_path / f"joined-{index}")
-        request(run, 2)
+        ask(run, Scale(2))
         functions.write(tmp_path / "go", True)
 
     with beside(grow_and_shrink):
@@ -102,7 +102,7 @@ def test_a_worker_that_only_skips_can_be_sent_away(tmp_path: Path) -> None:
 
     def shrink() -> None:
         functions.wait_for(tmp_path / "joined-1")
-        request(run, 1)
+        ask(run, Scale(1))
         functions.write(tmp_path / "go", True)
 
     with beside(shrink):

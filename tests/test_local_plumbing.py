@@ -27,7 +27,7 @@ from paceline.runtimes.local.launcher import Launcher
 from paceline.runtimes.pace import Pace
 from paceline.runtimes.serving import control as control_module
 from paceline.runtimes.serving.channel import AT_ONCE, Channel, ClosedError, ShortWait
-from paceline.runtimes.serving.control import ANSWER, PIPE, Control, request
+from paceline.runtimes.serving.control import PIPE, Asked, Control, Refused, Scale, Scaled, Switch, Switched, ask
 from paceline.runtimes.serving.evaluator import Evaluations
 from paceline.runtimes.serving.launching import Started
 from paceline.runtimes.serving.loop import Loop
@@ -104,9 +104,9 @@ def test_what_was_sent_before_the_other_side_closed_still_arrives() -> None:
     os.close(writing)
     assert channel.received() == [Note("last words")]
     assert channel.has_message() and channel.has_message(10.0)  # the end: nobody waits for it
-    for ask in (channel.received, channel.receive):
+    for read in (channel.received, channel.receive):
         with pytest.raises(ClosedError):
-            ask()
+            read()
     channel.close()
 
 
@@ -404,34 +404,45 @@ def test_who_maps_the_same_segment_sees_the_same_tensors() -> None:
 # -- the control pipe --
 
 
-def test_a_running_group_hears_a_request_and_answers_it(tmp_path: Path) -> None:
+def test_a_running_group_hears_requests_and_answers_them(tmp_path: Path) -> None:
     control = Control(tmp_path)
     assert control.requests() == []
+    answers = [Scaled(2), Switched("asp", "bsp"), Refused("no")]
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(request, tmp_path, 3)
-        select.select([control], [], [], 10.0)
-        wanted = control.requests()
-        control.acknowledge(2)  # what it may have
-        assert asking.result() == 2
-    assert wanted == [3] and (tmp_path / ANSWER).read_text() == "2\n"
+        for request, answer in zip([Scale(3), Switch("asp"), Switch("asap")], answers, strict=True):
+            asking = pool.submit(ask, tmp_path, request)
+            select.select([control], [], [], 10.0)
+            (asked,) = control.requests()
+            assert asked.request == request
+            control.answer(Asked(asked.number + 1, request), Scaled(9))  # somebody else's
+            control.answer(asked, answer)
+            if isinstance(answer, Refused):
+                with pytest.raises(ConfigurationError, match=f"{tmp_path}: no"):
+                    asking.result()
+            else:
+                assert asking.result() == answer
     control.close()
     control.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_numbers_above_zero_are_requests(tmp_path: Path) -> None:
+def test_what_is_no_request_is_passed_over_and_one_may_come_in_pieces(tmp_path: Path) -> None:
     control = Control(tmp_path)
     descriptor = os.open(tmp_path / PIPE, os.O_WRONLY)
-    os.write(descriptor, b"2\nmany\n-1\n0\n 5\n")
+    os.write(descriptor, b'2\nmany\n[1,{"type":"Scale","workers":"two"}]\n\xff\n[7,{"type":"Scale",')
+    assert control.requests() == []
+    os.write(descriptor, b'"workers":5}]\n')
     os.close(descriptor)
-    assert control.requests() == [2, 5] and control.requests() == []
+    assert control.requests() == [Asked(7, Scale(5))] and control.requests() == []
+    with pytest.raises(ConfigurationError, match="a request has at most 4096 bytes"):
+        ask(tmp_path, Switch("a" * 5000))
     control.close()
 
 
 def test_a_pipe_that_a_killed_run_left_is_no_running_group(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / PIPE)
     with pytest.raises(ConfigurationError, match="no run is going on there"):
-        request(tmp_path, 2)
+        ask(tmp_path, Scale(2))
     control = Control(tmp_path)  # the next run in this place takes over
     assert control.requests() == []
     control.close()
@@ -441,15 +452,15 @@ def test_a_request_to_nobody_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for directory in (tmp_path, tmp_path / "missing", tmp_path / "file"):
         with pytest.raises(ConfigurationError, match=f"{directory}: no run is going on there"):
-            request(directory, 2)
+            ask(directory, Scale(2))
 
 
 def test_a_group_that_does_not_answer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_module, "PATIENCE", 0.0)
     control = Control(tmp_path)
-    control.acknowledge(9)  # an old answer is none
+    control.answer(Asked(1, Scale(9)), Scaled(9))  # an old answer is none
     with pytest.raises(ConfigurationError, match="the run did not answer within 0 seconds"):
-        request(tmp_path, 2)
+        ask(tmp_path, Scale(2))
     control.close()
 
 

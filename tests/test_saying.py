@@ -296,9 +296,18 @@ def test_a_picture_says_what_it_is_of_and_numbers_the_workers(tmp_path: Path) ->
     caption = caption_of(comparison)
     assert caption == "digits (mlp), 2 workers, sgd, rate 0.05, momentum 0.9, batches of 32"
     spans = [[Span(0.0, 1.0, False)], [Span(0.0, 0.5, False), Span(0.5, 1.0, True)]]
-    draw_gantt({"bsp": spans}, tmp_path / "gantt.svg", title="the first seconds", across="seconds", caption=caption)
+    marks = [(0.5, "asp"), (9.0, "ssp")]
+    draw_gantt(
+        {"bsp": spans},
+        tmp_path / "gantt.svg",
+        title="the first seconds",
+        across="seconds",
+        caption=caption,
+        marks=marks,
+    )
     drawn = (tmp_path / "gantt.svg").read_text()
-    for text in ("the first seconds", caption, "bsp", "0", "1", "worker"):
+    assert "<!-- ssp" not in drawn  # it is beyond what is drawn
+    for text in ("the first seconds", caption, "bsp", "0", "1", "worker", "asp"):
         assert f"<!-- {text}" in drawn
 
 

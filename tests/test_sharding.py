@@ -13,7 +13,7 @@ import pytest
 import torch
 from fake_link import flat_of
 from hypothesis import given, settings
-from sharded_stores import GROUPS, LAYERS, STALE, Shapes, Stores, Tensors, described, pair_of, same, script
+from sharded_stores import GROUPS, LAYERS, STALE, Shapes, Stores, Tensors, Update, described, pair_of, same, script
 from torch import Tensor, nn, optim
 from torch.optim import lr_scheduler
 
@@ -159,6 +159,36 @@ def test_parts_are_updated_to_the_bit_as_the_whole_is(case: str, options: Update
         if options.may_be_stale:
             assert max(whole.state()["correction"]["secant"]["curvatures"]) > 0
         assert {store.rule for store in sharded.stores} == {whole.stores[0].rule}
+
+
+@pytest.mark.parametrize("options", [AS_USUAL, STALE], ids=["plain", "corrected"])
+@pytest.mark.parametrize("case", CASES)
+def test_so_are_they_where_the_policy_changes_to_one_that_applies_stale_gradients_and_back(
+    case: str, options: UpdateOptions
+) -> None:
+    """Resumed on the way as well, in the middle of what a change begins."""
+    kind, arguments = CASES[case]
+    model = Tensors()
+    layout, spec = described(model, kind, GROUPS, **arguments)
+    whole, sharded = pair_of(model, layout, spec, 3, options)
+    at, courses = 0, [True, False, True] if options is AS_USUAL else [False, True, False]
+    for number, may_be_stale in enumerate([None, *courses]):
+        for length in (1, 4):
+            updates = script(length, seed=number, begin=at, parameters=len(LAYERS) if number == 3 else 0)
+            if may_be_stale is False:  # the last gradients of the policy before come first
+                updates = [updates[0], *(fresh(update, at + place) for place, update in enumerate(updates) if place)]
+            at += length
+            for stores in (whole, sharded):
+                stores.play(updates, may_be_stale=may_be_stale)
+            assert torch.equal(whole.flat, sharded.flat) and torch.isfinite(whole.flat).all()
+            assert same(whole.state(), sharded.state())
+            sharded = sharded.resumed(2 + number % 2)
+    assert {store.corrects for store in [*whole.stores, *sharded.stores]} == {courses[-1]}
+
+
+def fresh(update: Update, version: int) -> Update:
+    """The same with gradients that are not stale."""
+    return update._replace(pushes=tuple(push._replace(version=version) for push in update.pushes))
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)

@@ -20,6 +20,7 @@ from paceline.core.messages import (
     DataOpened,
     Gradient,
     GradientArrived,
+    PolicyChanged,
     Record,
     SendParameters,
     UpdateRule,
@@ -179,6 +180,21 @@ def test_only_the_end_of_a_long_trace_is_read(tmp_path: Path, request: pytest.Fi
     assert [worker.staleness for worker in part.workers] == [0, 0]
     assert [worker.iterations for worker in part.workers] == [100, 100]
     assert part.workers[0].waiting_share == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_run_that_was_switched_names_the_policy_in_force(tmp_path: Path, paceline: Command) -> None:
+    directory = write_run(tmp_path / "run")
+    corrected = UpdateRule("SGD", "auto", "secant")
+    with (directory / "trace.jsonl").open("ab") as trace:
+        trace.write(msgspec.json.encode(Record(9.0, PolicyChanged("asp", corrected))) + b"\n")
+    assert "asp (began with bsp), SGD, stale gradients: secant, began with 2" in paceline("status", directory).out
+    status = RunReader(directory).look()
+    assert (status.policy, status.began_with, status.correction) == ("asp", "bsp", "secant")
+    metrics = MetricsWriter(directory / "metrics.jsonl", goes_on=True)
+    metrics.measured(Measurement(9.5, 160, 1.0, 10, 8, 2, 0.1, 0.5, policy="asp"))
+    metrics.close()
+    status = RunReader(directory, most=40).look()  # the change is not in what is read of the trace
+    assert (status.policy, status.began_with, status.correction) == ("asp", "bsp", "")
 
 
 def test_a_second_look_reads_what_is_new_and_a_cut_begins_again(tmp_path: Path) -> None:

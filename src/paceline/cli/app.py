@@ -17,7 +17,7 @@ from paceline.cli.replay import replay
 from paceline.cli.reproduce import reproduce_command
 from paceline.cli.run import run_command
 from paceline.cli.runs import runs_command
-from paceline.cli.scale import scale_command
+from paceline.cli.scale import scale_command, switch_command
 from paceline.cli.simulate import simulate_command
 from paceline.cli.status import status_command
 from paceline.cli.train import train_command
@@ -36,6 +36,7 @@ app.command("run")(run_command)
 app.command("status")(status_command)
 app.command("runs")(runs_command)
 app.command("scale")(scale_command)
+app.command("switch")(switch_command)
 app.command("compare")(compare_command)
 app.command("profile")(profile_command)
 app.command("download")(download_command)

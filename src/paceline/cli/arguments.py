@@ -6,7 +6,7 @@ import re
 
 from paceline.core.errors import ConfigurationError
 from paceline.experiment import Slowdown
-from paceline.experiment.simulation import LONGEST
+from paceline.experiment.simulation import LONGEST, Switch
 from paceline.experiment.worker_times import NUMBER, described_times
 from paceline.policies import POLICIES
 from paceline.policies import policy as build_policy
@@ -61,6 +61,17 @@ def times_of_workers(given: list[str], option: str) -> dict[int, float]:
             raise ConfigurationError(f"{option} {text}: worker {found[1]} is given twice")
         times[int(found[1])] = _number(found[2], option, text)
     return times
+
+
+def switches(given: list[str]) -> tuple[Switch, ...]:
+    """Each POLICY@TIME of --switch."""
+    found = []
+    for text in given:
+        policy, _, time = text.rpartition("@")
+        if not policy or re.fullmatch(NUMBER, time) is None:
+            raise ConfigurationError(f"--switch {text}: must be POLICY@TIME, as in asp@20")
+        found.append(Switch(policy, float(time)))
+    return tuple(found)
 
 
 def slowdown(text: str, option: str) -> Slowdown:

@@ -11,7 +11,7 @@ import msgspec
 from typer import Argument, Context, Option
 
 from paceline.cli import options
-from paceline.cli.arguments import numbers, policy_names, size_of_group, slowdown, times_of_group
+from paceline.cli.arguments import numbers, policy_names, size_of_group, slowdown, switches, times_of_group
 from paceline.cli.trials import run_with_progress
 from paceline.core.errors import ConfigurationError
 from paceline.experiment import Simulation
@@ -51,6 +51,7 @@ def compare_command(
     ] = None,
     jitter: Annotated[float, Option(help="Sigma of a lognormal factor on every iteration.")] = 0.0,
     slow: options.Slow = None,
+    switch: options.Switches = None,
     epochs: Annotated[int | None, Option(help="Passes over the data set.")] = None,
     steps: Annotated[int | None, Option(help="End each run of a script after so many full rounds.")] = None,
     budget: Annotated[float | None, Option(help="End each run at this virtual time.")] = None,
@@ -90,6 +91,7 @@ def compare_command(
         trace=None if trace is None else str(trace),
         jitter=jitter,
         slowdowns=tuple(slowdown(text, "--slow") for text in slow or ()),
+        switches=switches(switch or []),
         duration=budget,
     )
     factors = (1.0,) if tune_lr is None else numbers(tune_lr, "--tune-lr")
@@ -122,6 +124,7 @@ def compare_command(
             target=target_accuracy,
             suffix=f".{picture_format}",
             caption=caption_of(comparison),
+            marks=[(own.at, own.policy) for own in simulation.switches],
         )
     except ConfigurationError as missing:  # no matplotlib: the figures are there all the same
         print(f"paceline: {missing}", file=sys.stderr)

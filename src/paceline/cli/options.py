@@ -34,6 +34,9 @@ Budget: TypeAlias = Annotated[float | None, Option(help="End after so many secon
 Slow: TypeAlias = Annotated[
     list[str] | None, Option(help="WORKER=FACTOR[@BEGIN..END]: this worker is slower, for a while (seconds).")
 ]
+Switches: TypeAlias = Annotated[
+    list[str] | None, Option(help="POLICY@TIME: from that time on this policy is in force; repeat it.")
+]
 Speed: TypeAlias = Annotated[
     str | None,
     Option(help="Emulated time of an iteration, such as constant:seconds=0.02 or exponential:a=0.2"),

@@ -18,7 +18,7 @@ from typer import Exit, Option
 
 from paceline.cli import options
 from paceline.cli.arguments import freeze as frozen
-from paceline.cli.arguments import policy_names, size_of_group, slowdown, times_of_group, times_of_workers
+from paceline.cli.arguments import policy_names, size_of_group, slowdown, switches, times_of_group, times_of_workers
 from paceline.core.messages import GradientArrived
 from paceline.experiment import Simulation, policy_for, run_directory, run_end, simulate, worker_speeds
 from paceline.recording.metrics import Summary
@@ -59,6 +59,7 @@ def simulate_command(
     freeze: Annotated[
         list[str] | None, Option(help="WORKER@BEGIN..[END]: this worker stands still, and is set aside meanwhile.")
     ] = None,
+    switch: options.Switches = None,
     patience: Annotated[
         str | None,
         Option(help="How long at least (5s), or at most (..60s), a silent worker is waited for; off: without end."),
@@ -93,6 +94,7 @@ def simulate_command(
         slowdowns=(*(slowdown(text, "--slow") for text in slow or ()), *(frozen(text) for text in freeze or ())),
         joins=times_of_workers(join or [], "--join"),
         failures=times_of_workers(fail or [], "--fail"),
+        switches=switches(switch or []),
         duration=duration,
         updates=updates,
         pushes=pushes,

@@ -34,6 +34,7 @@ from paceline.core.messages import (
     Record,
     SendParameters,
     UpdateApplied,
+    UpdateRule,
     WorkerJoined,
     WorkerLeft,
     WorkerReturned,
@@ -56,18 +57,28 @@ class Decides(Protocol):
 
     def resume(self, state: dict[str, Any], progress: Progress) -> None: ...
 
+    def check_group(self, workers: int) -> None: ...
+
+    @property
+    def applies_stale(self) -> bool: ...
+
+    @property
+    def wants_statistics(self) -> bool: ...
+
 
 class State(msgspec.Struct, frozen=True):
     """All that decides what a coordinator does next, beside its policy's parameters; JSON can hold it."""
 
     progress: ProgressState
     policy: dict[str, Any]
+    changed: PolicyChanged | None = None  # the latest change of policy; None: the run's first one is in force
 
 
 class Coordinator:
     def __init__(self, policy: Decides) -> None:
         self.policy = policy
         self.progress = Progress()
+        self.changed: PolicyChanged | None = None  # the latest change; None: the run's first policy is in force
         self.settled: list[GradientArrived] = []  # what got its fate with the last decision that gave any
         self.deadline = policy.deadline  # when the policy wants to be woken by a DeadlinePassed, if at all
         self._recent: deque[tuple[float, Event, Decision]] = deque(maxlen=RECENT)
@@ -91,13 +102,14 @@ class Coordinator:
             self._explain(event, decision)
         return Record(now, event, commands, decision.reason, decision.estimates)
 
-    def change_policy(self, policy: Decides, now: float) -> Record:
+    def change_policy(self, policy: Decides, now: float, updates: UpdateRule | None = None) -> Record:
         """Let another policy, a fresh one, go on from here, and return what is to be done, in order.
 
-        After it no gradient is pending, and every worker that still waits does so for the new policy's reason.
+        `updates`: how they are made from then on, in a run that trains. After it no gradient is pending, and every
+        worker that still waits does so for the new policy's reason.
         """
         self.policy, self.deadline = policy, policy.deadline
-        event = PolicyChanged(str(policy))
+        event = self.changed = PolicyChanged(str(policy), updates)
         decision = policy.take_over(self.progress, now)
         self._recent.append((now, event, decision))
         commands = self._carry_out(decision, now)
@@ -109,10 +121,12 @@ class Coordinator:
 
     def state(self) -> State:
         """Where the run stands between two events."""
-        return State(self.progress.state(), self.policy.state())
+        return State(self.progress.state(), self.policy.state(), self.changed)
 
     def resume(self, state: State) -> None:
-        """Go on where another coordinator stopped. This one is fresh, and so is its policy, of the same parameters."""
+        """Go on where another coordinator stopped. This one is fresh, and so is its policy: the one that was in
+        force, with the same parameters."""
+        self.changed = state.changed
         self.progress.resume(state.progress)
         self.policy.resume(state.policy, self.progress)
 

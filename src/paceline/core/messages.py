@@ -84,10 +84,16 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag=True, gc=False):
     pass
 
 
-class PolicyChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+class PolicyChanged(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     """From here on another policy decides: the one that this string names."""
 
     policy: str
+    updates: UpdateRule | None = None  # how they are made from then on, in a run that trains
+
+    @property
+    def may_be_stale(self) -> bool | None:
+        """Whether an update may have stale gradients; None: in a run that only keeps time."""
+        return None if self.updates is None else self.updates.why != NOT_STALE
 
 
 class WorkerReturned(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):

@@ -17,8 +17,9 @@ from typing import Any
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.core.messages import Record, UpdateRule, WorkerJoined, WorkerLeft
+from paceline.core.messages import PolicyChanged, Record, UpdateRule, WorkerJoined, WorkerLeft
 from paceline.experiment.result import RunResult
+from paceline.policies import Policy
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
 from paceline.runtimes.serving.server import Server
@@ -30,8 +31,8 @@ LOOKS_LIKE = 0.85  # of two names
 class Run:
     """A run, as callbacks see it."""
 
-    def __init__(self, server: Server, policy: str, directory: Path | None, evaluations: list[Evaluation]) -> None:
-        self.policy = policy
+    def __init__(self, server: Server, began_with: str, directory: Path | None, evaluations: list[Evaluation]) -> None:
+        self.began_with = began_with  # the policy
         self.directory = directory  # None: it leaves nothing behind
         self.evaluations = evaluations  # all so far, also of before the run was resumed
         self.failures: list[Failure] = []
@@ -39,6 +40,11 @@ class Run:
         self.stopped = ""  # why a callback ended it
         self._server = server
         self._evaluates = False
+
+    @property
+    def policy(self) -> str:
+        """In force now."""
+        return str(self._server.lifecycle.coordinator.policy)
 
     @property
     def seconds(self) -> float:
@@ -71,6 +77,15 @@ class Run:
         if self._server.ended_at is None and not self._server.stop_wanted:
             self.stopped = str(reason)
             self._server.stop_wanted = True
+
+    def switch(self, policy: Policy | str) -> None:
+        """Let another policy take over, as in run.switch("ssp:staleness=3"), with the next message of a worker.
+
+        ConfigurationError, at once, if there is no such policy, or if it cannot work with this group. Nobody is
+        restarted, no gradient is lost, and what the optimizer has gathered goes along. Once training is over, or if it
+        is in force already, this does nothing.
+        """
+        self._server.requests.want(policy)
 
     def model_state(self) -> dict[str, Tensor]:
         """A copy of the model as it is now; not in `ended`, whose result has it."""
@@ -106,6 +121,9 @@ class Callback:
 
     def logged(self, run: Run, logged: Logged) -> None:
         """What a worker reported with `worker.log`: `logged.worker`, `logged.figures`."""
+
+    def policy_changed(self, run: Run, policy: str) -> None:
+        """Another policy takes over: `paceline switch`, or `run.switch`."""
 
     def worker_joined(self, run: Run, worker: int) -> None:
         """A worker joins the group, at its beginning or later."""
@@ -198,6 +216,8 @@ class CallbackCaller(Observer):
             self._call("worker_joined", event.worker)
         elif isinstance(event, WorkerLeft):
             self._call("worker_left", event.worker, event.reason)
+        elif isinstance(event, PolicyChanged):
+            self._call("policy_changed", event.policy)
 
     def measured(self, measurement: Measurement) -> None:
         assert self.run is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-from paceline.core.messages import NO_CORRECTION_EXPECTED, Record, UpdateRule, WorkerSuspected
+from paceline.core.messages import NO_CORRECTION_EXPECTED, PolicyChanged, Record, UpdateRule, WorkerSuspected
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Failure
 
@@ -18,12 +18,13 @@ class Collector(Observer):
         self._tells = tells
 
     def begun(self, rule: UpdateRule) -> None:
-        warn_if_not_corrected(rule)
-        warn_of_doubt(rule)
+        warned(rule)
 
     def observe(self, record: Record) -> None:
         if isinstance(record.event, WorkerSuspected):
             warnings.warn(str(record.event), SilentWorkerWarning, stacklevel=2)
+        elif isinstance(record.event, PolicyChanged) and record.event.updates is not None:
+            warned(record.event.updates)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
@@ -36,6 +37,13 @@ class Collector(Observer):
 
 class SilentWorkerWarning(UserWarning):
     """A worker has been silent for longer than is usual for it."""
+
+
+def warned(rule: UpdateRule) -> UpdateRule:
+    """This rule, of which users are told what they may not expect."""
+    warn_if_not_corrected(rule)
+    warn_of_doubt(rule)
+    return rule
 
 
 def warn_of_doubt(rule: UpdateRule) -> None:

@@ -8,14 +8,17 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from paceline.core.errors import TraceError
 from paceline.core.messages import (
     ApplyUpdate,
     DiscardGradient,
     Event,
     Gradient,
     GradientArrived,
+    PolicyChanged,
     Record,
     SendParameters,
+    UpdateRule,
     WorkerLeft,
 )
 from paceline.lifecycle.rounds import Round
@@ -41,6 +44,7 @@ class Follower(ABC):
         self._round = Round()
         self._arrived: dict[Gradient, Arrived] = {}  # without a fate
         self._clocks: dict[int, int] = {}
+        self._may_be_stale: bool | None = None  # as in MakeUpdate
 
     @abstractmethod
     def gradient(self, event: GradientArrived) -> tuple[Tensor, Tensor]:
@@ -53,6 +57,13 @@ class Follower(ABC):
     def note(self, event: Event, now: float) -> None:
         """Anything else happened."""
         return
+
+    def changed(self, event: PolicyChanged) -> None:
+        """Another policy took over. TraceError if updates would be made in another way than they were from then on."""
+        if event.updates is not None and event.may_be_stale is not None:
+            refuse_another(
+                event.updates, self.store.rule_for(event.may_be_stale), f"after the change to {event.policy}"
+            )
 
     def send(self, worker: int) -> None:
         """The worker is given the newest parameters."""
@@ -73,6 +84,9 @@ class Follower(ABC):
         else:
             if isinstance(event, WorkerLeft):
                 self._round.leave(event.worker, event.reason)
+            elif isinstance(event, PolicyChanged):
+                self._may_be_stale = event.may_be_stale
+                self.changed(event)
             self.note(event, record.now)
         for command in record.commands:
             match command:
@@ -114,10 +128,23 @@ class Follower(ABC):
                     absent=absent,
                 )
             )
-        self.store.apply(contributions, self._round.samples, departed=self._round.take_departed())
+        departed, may_be_stale = self._round.take_departed(), self._may_be_stale
+        self.store.apply(contributions, self._round.samples, departed=departed, may_be_stale=may_be_stale)
         for gradient in gradients:
             self._settle(gradient)
         self.updated()
 
     def _settle(self, gradient: Gradient) -> None:
         self.settled(self._arrived.pop(gradient).event)
+
+
+def refuse_another(recorded: UpdateRule, rule: UpdateRule, where: str) -> None:
+    """TraceError unless both say the same of updates. `where`: that was recorded."""
+    if _words(recorded) != _words(rule):
+        raise TraceError(
+            f"{where}: its updates were made with {_words(recorded)}, and these would be with {_words(rule)}"
+        )
+
+
+def _words(rule: UpdateRule) -> str:
+    return f"{rule.optimizer}, lr_scaling={rule.lr_scaling}, correction of stale gradients: {rule.correction}"

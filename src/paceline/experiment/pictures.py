@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from paceline.experiment.comparison import ChosenK, Comparison, Outcome
 from paceline.experiment.rows import Row
 from paceline.experiment.simulation import worker_speeds
-from paceline.report.plots import Curve, draw, draw_gantt, draw_panels
+from paceline.report.plots import Curve, Marks, draw, draw_gantt, draw_panels
 
 ESTIMATES: dict[str, Callable[[ChosenK], float | None]] = {
     "k": lambda choice: choice.k,
@@ -28,8 +29,10 @@ def draw_comparison(
     target: float | None,
     suffix: str = ".svg",
     caption: str = "",
+    marks: Marks = (),
 ) -> list[Path]:
-    """Draw the runs behind the rows; returns the pictures, the most telling first. `caption`: what they are of."""
+    """Draw the runs behind the rows; returns the pictures, the most telling first. `caption`: what they are of;
+    `marks`: what happened on the way, and when."""
     runs = {_name_of(row): runs_of(row, outcomes) for row in rows}
     figure = rows[0].figure
     stem = figure.replace(" ", "-")
@@ -47,15 +50,16 @@ def draw_comparison(
         for name, found in runs.items()
     }
     written = caption if target is None else ", ".join(filter(None, [caption, f"target {target:g}"]))
-    for curves, path, across, title in (
-        (by_time, over_time, "seconds", f"{figure} over virtual time"),
-        (by_samples, over_samples, "samples", f"{figure} over samples"),
+    for curves, path, across, title, marked in (
+        (by_time, over_time, "seconds", f"{figure} over virtual time", marks),
+        (by_samples, over_samples, "samples", f"{figure} over samples", ()),
     ):
-        draw(curves, path, title=title, across=across, up=figure, target=target, caption=written, focused=True)
+        options: dict[str, Any] = {"target": target, "caption": written, "marks": marked}
+        draw(curves, path, title=title, across=across, up=figure, focused=True, **options)
     strips = {name: found[0].spans for name, found in runs.items() if found and found[0].spans}
     drawn = [over_time, over_samples]
     if strips:
-        draw_gantt(strips, gantt, title="the first seconds, first seed", across="seconds", caption=caption)
+        draw_gantt(strips, gantt, title="the first seconds, first seed", across="seconds", caption=caption, marks=marks)
         drawn.append(gantt)
     choices = {name: found[0].choices for name, found in runs.items() if found and found[0].choices}
     if choices:

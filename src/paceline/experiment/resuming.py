@@ -9,6 +9,8 @@ from typing import NamedTuple
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NOT_STALE
 from paceline.experiment.configuration import CHECKPOINTS, Configuration, read_configuration
+from paceline.experiment.simulation import policy_for
+from paceline.policies import Policy
 from paceline.recording.trace import Trace, trace_in
 from paceline.training.checkpoint import STATE, Checkpoint, TornCheckpointError, checkpoints_in, read_checkpoint
 
@@ -60,6 +62,17 @@ def expects_stale(found: Resumption | None, now: bool) -> bool:
             stacklevel=4,
         )
     return before
+
+
+def policy_in_force(first: Policy, checkpoint: Checkpoint, workers: int) -> Policy:
+    """The policy that the run had when the checkpoint was made, a fresh one. `first`: that it began with."""
+    changed = checkpoint.facts.lifecycle.coordinator.changed
+    if changed is None or changed.policy == str(first):
+        return first
+    try:
+        return policy_for(changed.policy, workers)
+    except ConfigurationError as problem:
+        raise ConfigurationError(f"the run had been switched to {changed.policy}: {problem}") from None
 
 
 def _at(path: Path) -> tuple[Path, Checkpoint]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.core.errors import TraceError
 from paceline.core.messages import NOT_STALE, DataOpened, Event, FigureFound, Gradient, GradientArrived, UpdateRule
-from paceline.experiment.following import Follower
+from paceline.experiment.following import Follower, refuse_another
 from paceline.recording.trace import Trace
 from paceline.training.choices import UpdateOptions
 from paceline.training.gradients import Gradients
@@ -78,10 +78,8 @@ def walk(
 
 def refuse_another_rule(trace: Trace, rule: UpdateRule) -> None:
     recorded = trace.header.updates
-    if recorded is not None and _words(recorded) != _words(rule):
-        raise TraceError(
-            f"{trace.path}: its updates were made with {_words(recorded)}, and these would be with {_words(rule)}"
-        )
+    if recorded is not None:
+        refuse_another(recorded, rule, str(trace.path))
 
 
 def _uses(trace: Trace) -> Counter[int]:
@@ -91,10 +89,6 @@ def _uses(trace: Trace) -> Counter[int]:
         if isinstance(record.event, GradientArrived):
             versions.setdefault(record.event.gradient, record.event.version)  # a second delivery says what is newest
     return Counter(versions.values())
-
-
-def _words(rule: UpdateRule) -> str:
-    return f"{rule.optimizer}, lr_scaling={rule.lr_scaling}, correction of stale gradients: {rule.correction}"
 
 
 class TaskFollower(Follower):

@@ -147,6 +147,10 @@ class RunReader:
         if self._closing is not None:
             seconds = max(seconds, self._closing.end)
         rule = None if self._header is None else self._header.updates
+        if lately.changed is not None and lately.changed.updates is not None:
+            rule = lately.changed.updates
+        first = self._first_policy()
+        policy = lately.changed.policy if lately.changed else (measurement.policy if measurement else "") or first
         members = lately.workers(seconds, ended=state not in GOING_ON)
         present = 0 if measurement is None or state not in GOING_ON else measurement.workers
         samples, asked = self._samples(lately), self._samples_asked()
@@ -155,9 +159,10 @@ class RunReader:
             run=str(self.directory),
             state=state,
             began=began(self.directory),
-            policy=self._policy(),
+            policy=policy,
+            began_with="" if policy == first else first,
             optimizer="" if rule is None else rule.optimizer,
-            correction="" if rule is None else rule.correction,
+            correction="" if rule is None or (policy != first and lately.changed is None) else rule.correction,
             cluster=_cluster_of(configuration),
             workers_asked=None if configuration is None else configuration.group.workers,
             seconds=seconds,
@@ -183,7 +188,7 @@ class RunReader:
         # A simulation ends when its time is over, with everybody at work.
         return FINISHED if lately.came_to_its_end or self._configuration is None else STOPPED
 
-    def _policy(self) -> str:
+    def _first_policy(self) -> str:
         if self._configuration is not None:
             return self._configuration.policy
         return "" if self._header is None else self._header.policy

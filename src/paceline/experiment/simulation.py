@@ -20,7 +20,7 @@ from paceline.recording.observer import Observer
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.intervals import patience_of
 from paceline.runtimes.iteration_times import read_iteration_times
-from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
+from paceline.runtimes.simulated.simulator import PolicySwitch, RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import (
     MOST_SIGMA,
     SPEEDS,
@@ -36,6 +36,13 @@ from paceline.runtimes.speeds import (
 LONGEST = 1e100  # of any time or factor
 MOST_SIMULATED_WORKERS = 1_000_000
 DEFAULT_ROUNDS = 100  # iterations of the slowest worker, where no end of the run is given
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """To another policy, at a time."""
+
+    policy: str
+    at: float
 
 
 class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,6 +65,7 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
     updates: int | None = None
     pushes: int | None = None
     seed: int = 0
+    switches: tuple[Switch, ...] = ()
     patience: str = "off"  # with workers that are silent; the unit of time is the simulation's
 
 
@@ -86,6 +94,7 @@ def simulate(
         pull_delay=simulation.pull_delay,
         time_scale=min(speed.mean for speed in speeds.values()),
         patience=patience_of(simulation.patience, "patience"),
+        switches=switches_of(simulation, len(speeds)),
     )
     try:
         simulator.run(run_end(simulation, speeds))
@@ -145,6 +154,9 @@ def worker_speeds(simulation: Simulation) -> dict[int, SpeedModel]:
     if simulation.workers is not None and simulation.workers != len(speeds):
         raise ConfigurationError(f"{simulation.workers} workers were asked for, but {len(speeds)} are described")
     _check_rest(simulation, speeds)
+    for switch in simulation.switches:
+        _require(0 <= switch.at < math.inf, f"time of the switch to {switch.policy}", switch.at, "a number from 0")
+        policy_for(switch.policy, len(speeds))
     return speeds
 
 
@@ -215,6 +227,11 @@ def simulated_workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) 
             SimulatedWorker(worker, draw, simulation.joins.get(worker, 0.0), simulation.failures.get(worker))
         )
     return workers
+
+
+def switches_of(simulation: Simulation, workers: int) -> list[PolicySwitch]:
+    """The policies that take over on the way, each a fresh one."""
+    return [PolicySwitch(switch.at, policy_for(switch.policy, workers)) for switch in simulation.switches]
 
 
 def _slower(draw: Draw, slowdowns: Sequence[Slowdown]) -> Draw:

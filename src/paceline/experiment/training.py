@@ -25,7 +25,7 @@ from paceline.experiment.launchers import launcher_for
 from paceline.experiment.limits import limits_of
 from paceline.experiment.result import InterruptedRun as InterruptedRun
 from paceline.experiment.result import RunResult as RunResult
-from paceline.experiment.resuming import AUTO, expects_stale, find_resumption
+from paceline.experiment.resuming import AUTO, expects_stale, find_resumption, policy_in_force
 from paceline.experiment.run_files import RunFiles, name_of
 from paceline.experiment.simulation import policy_for
 from paceline.lifecycle.samples import Samples
@@ -168,6 +168,7 @@ def launch(
         if checkpoint.facts.lifecycle.over:
             return _finished(run_dir, checkpoint)
     told = {} if checkpoint is None else checkpoint.training["workers"]
+    in_force = chosen if checkpoint is None else policy_in_force(chosen, checkpoint, group.workers)
 
     def assignment(index: int) -> Assignment:
         return Assignment(
@@ -202,7 +203,7 @@ def launch(
         ]
         server = Server(
             launcher,
-            Coordinator(chosen),
+            Coordinator(in_force),
             workers=group.workers,
             least=group.least,
             most=group.most,
@@ -214,6 +215,7 @@ def launch(
             evaluate_every=evaluate_every,
             observers=[*told_all, *returned(files, resume, resumed, told_all)],
             control=None if files is None else files.control,
+            choose=policy_for,
             checkpoints=None if files is None else _checkpoint_options(files, every, keep, configuration),
             resumed=checkpoint,
             restarts=group.restart,
@@ -312,7 +314,7 @@ def _finish(
         if server.port.aggregation is not None:
             result = RunResult(
                 server.port.model_state(),
-                metrics.summary(run.policy, end),
+                metrics.summary(run.began_with, end),
                 server.port.store.samples,
                 server.lifecycle.samples.dropped,
                 collector.evaluations,

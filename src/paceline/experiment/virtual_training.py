@@ -9,9 +9,16 @@ import torch
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
-from paceline.experiment.collector import warn_if_not_corrected, warn_of_doubt
+from paceline.experiment.collector import warned
 from paceline.experiment.result import RunResult
-from paceline.experiment.simulation import Simulation, policy_for, run_end, simulated_workers, worker_speeds
+from paceline.experiment.simulation import (
+    Simulation,
+    policy_for,
+    run_end,
+    simulated_workers,
+    switches_of,
+    worker_speeds,
+)
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.lifecycle.plan import plan_of
 from paceline.lifecycle.work import NO_LIMIT
@@ -28,6 +35,7 @@ from paceline.training.gradients import DivergedError
 from paceline.training.learner import Learner
 from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
+from paceline.training.update_rules import rule_under
 
 
 class VirtualEvaluations:
@@ -110,8 +118,7 @@ def train_virtually(
     writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
     watching = [metrics, *([writer] if writer else []), *observers]
     rule = learner.store.rule_for(statistics=chosen.wants_statistics)
-    warn_if_not_corrected(rule)
-    warn_of_doubt(rule)
+    warned(rule)
     for observer in watching:
         observer.begun(rule)
     simulator = Simulator(
@@ -123,6 +130,8 @@ def train_virtually(
         time_scale=min(speed.mean for speed in speeds.values()),
         learner=learner,
         patience=patience_of(simulation.patience, "patience"),
+        switches=switches_of(simulation, len(speeds)),
+        rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),
     )
     learner.simulator = simulator
     every = None if task.test is None else evaluate_every or len(task.train)

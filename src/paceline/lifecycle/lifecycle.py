@@ -151,7 +151,7 @@ class Lifecycle(Sizing):
             self._arrive(seat, push, now)
 
     def _change_policy(self, event: PolicyReplaced, now: float) -> None:
-        self._note(self.coordinator.change_policy(event.policy, now))
+        self._note(self.coordinator.change_policy(event.policy, now, event.updates))
 
     # -- what members do --
 

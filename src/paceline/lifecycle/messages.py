@@ -11,7 +11,16 @@ from typing import TypeAlias
 import msgspec
 
 from paceline.core.coordinator import Decides
-from paceline.core.messages import DeadlinePassed, FigureFound, Gradient, GradientArrived, Record, Unit, UpdateApplied
+from paceline.core.messages import (
+    DeadlinePassed,
+    FigureFound,
+    Gradient,
+    GradientArrived,
+    Record,
+    Unit,
+    UpdateApplied,
+    UpdateRule,
+)
 from paceline.lifecycle.work import Work
 
 
@@ -97,6 +106,7 @@ class PolicyReplaced(msgspec.Struct, frozen=True, gc=False):
     """Another policy, a fresh one, is to go on from here."""
 
     policy: Decides
+    updates: UpdateRule | None = None  # how they are made from then on, in a run that trains
 
 
 GroupEvent: TypeAlias = (
@@ -180,6 +190,9 @@ class MakeUpdate(msgspec.Struct, frozen=True, gc=False):
     parts: tuple[Part, ...] = ()  # none, in a run that only keeps time
     samples_per_round: float = 1.0
     departed: tuple[int, ...] = ()  # workers that left since the last update: what is kept of them can go after it
+    # What the policy in force may apply and wants to know, if it is not the one that the run began with.
+    may_be_stale: bool | None = None
+    statistics: bool | None = None
 
 
 class SetAside(msgspec.Struct, frozen=True, gc=False):

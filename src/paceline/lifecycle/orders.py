@@ -103,7 +103,14 @@ class Orders(TimedOrders):
         for gradient, arrived, weight in zip(command.gradients, self._coordinator.settled, weights, strict=False):
             parts.append(Part(arrived, self._place_of(gradient), weight, version - 1 - arrived.version))
             self._samples.applied(arrived)
-        self.outputs.append(MakeUpdate(version, tuple(parts), self._round.samples, self._round.take_departed()))
+        self.outputs.append(
+            MakeUpdate(version, tuple(parts), self._round.samples, self._round.take_departed(), *self._wanted())
+        )
+
+    def _wanted(self) -> tuple[bool | None, bool | None]:
+        """Whether gradients may be stale, and whether the policy wants to know about them. None: as at the start."""
+        changed = self._coordinator.changed
+        return (None, None) if changed is None else (changed.may_be_stale, self._coordinator.policy.wants_statistics)
 
     def _discard(self, gradient: Gradient) -> None:
         self.outputs.append(Discard(gradient, self._place_of(gradient)))

@@ -56,6 +56,7 @@ class Lately(Observer):
         self.now = 0.0
         self.records = 0
         self.opened: DataOpened | None = None
+        self.changed: PolicyChanged | None = None  # the latest change of policy
         self.came_to_its_end = False  # whether the latest that any worker did was to leave for want of work
 
     @property
@@ -93,6 +94,7 @@ class Lately(Observer):
             case DataOpened():
                 self.opened = record.event
             case PolicyChanged():
+                self.changed = record.event
                 for known in self._workers.values():
                     known.reason = record.reason
             case _:

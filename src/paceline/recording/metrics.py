@@ -58,10 +58,17 @@ class Departure(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Change(msgspec.Struct, frozen=True):
+    """Another policy took over."""
+
+    policy: str
+    seconds: float
+
+
 class Summary(msgspec.Struct, frozen=True):
     """What one run came to. Waiting runs from a push to the release after it, or to the end of the run."""
 
-    policy: str
+    policy: str  # that it began with
     seconds: float
     updates: int
     pushes: int
@@ -79,6 +86,7 @@ class Summary(msgspec.Struct, frozen=True):
     longest_wait: LongestWait | None
     workers: list[WorkerSummary]
     departures: list[Departure] = []
+    changes: list[Change] = []  # of policy, in order
 
     @property
     def used_per_second(self) -> float:
@@ -112,18 +120,19 @@ class RunMetrics(Observer):
         self._max_lead = self._max_staleness = self._staleness = 0
         self._longest: LongestWait | None = None
         self._departures: list[Departure] = []
+        self._changes: list[Change] = []
 
     def observe(self, record: Record) -> None:
         event = record.event
-        kind = type(event)
         if isinstance(event, GradientArrived):
             self._note_gradient(event, record)
         elif isinstance(event, WorkerLeft):
             self._note_leaving(event, record.now)
         released = self._note_commands(record.commands, record.now)
-        if kind is PolicyChanged:
+        if isinstance(event, PolicyChanged):
+            self._changes.append(Change(event.policy, record.now))
             self._note_reason(record.reason)
-        elif released == self._members > 0 and kind is not WorkerJoined:
+        elif released == self._members > 0 and not isinstance(event, WorkerJoined):
             self._supersteps += 1
 
     def _note_reason(self, reason: str) -> None:
@@ -243,4 +252,5 @@ class RunMetrics(Observer):
             longest_wait=self._longest,
             workers=summaries,
             departures=self._departures,
+            changes=self._changes,
         )

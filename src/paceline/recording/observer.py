@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.core.messages import Record, UpdateRule
+from paceline.core.messages import PolicyChanged, Record, UpdateRule
 
 if TYPE_CHECKING:  # the writer of that file is an observer itself
     from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
@@ -22,6 +22,9 @@ class Observer:
 
     def begun(self, rule: UpdateRule) -> None:
         """A run that trains begins, and this is how its updates are made."""
+
+    def goes_on_with(self, changed: PolicyChanged) -> None:
+        """A run that is resumed goes on with the policy that it had changed to before."""
 
     def observe(self, record: Record) -> None:
         """One event with the commands that follow from it, before they are carried out."""

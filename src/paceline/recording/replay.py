@@ -32,7 +32,7 @@ def replay(trace: Trace, policy: Policy | None = None) -> Iterator[Record]:
 
 def _repeat(record: Record, coordinator: Coordinator) -> Record:
     if isinstance(record.event, PolicyChanged):
-        return coordinator.change_policy(build_policy(record.event.policy), record.now)
+        return coordinator.change_policy(build_policy(record.event.policy), record.now, record.event.updates)
     return coordinator.handle(record.event, record.now)
 
 

@@ -55,7 +55,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     run: str  # its directory
     state: str
     began: float  # seconds since 1970
-    policy: str = ""
+    policy: str = ""  # in force
+    began_with: str = ""  # the policy, if that was another one
     optimizer: str = ""
     correction: str = ""  # of stale gradients
     cluster: str = ""

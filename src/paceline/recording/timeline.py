@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from paceline.core.messages import GradientArrived, InterruptWorker, SendParameters, WorkerLeft
+from paceline.core.messages import GradientArrived, InterruptWorker, PolicyChanged, SendParameters, WorkerLeft
 from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
 
@@ -23,6 +23,7 @@ class Timeline(Observer):
 
     def __init__(self, until: float = math.inf) -> None:
         self.until = until
+        self.changes: list[tuple[float, str]] = []  # when another policy took over, and which
         self._spans: dict[int, list[Span]] = {}
         self._open: dict[int, tuple[float, bool]] = {}  # worker -> since when, waiting?
         self._clock: dict[int, int] = {}
@@ -36,6 +37,8 @@ class Timeline(Observer):
                 self._turn(gradient.worker, record.now, True)
             case WorkerLeft(worker):
                 self._close(worker, record.now)
+            case PolicyChanged(policy) if record.now <= self.until:
+                self.changes.append((record.now, policy))
             case _:
                 pass
         for command in record.commands:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from paceline.recording.timeline import Span, Timeline
 
-COMPUTING, WAITING, ABSENT = "█", "░", " "
+COMPUTING, WAITING, ABSENT, CHANGED = "█", "░", " ", "▼"
 STYLES = {COMPUTING: "green", WAITING: "yellow", ABSENT: ""}
 MOST_STRIPS = 12
 WIDEST_STRIP = 120
@@ -24,7 +24,12 @@ def gantt(title: str, timeline: Timeline, end: float, width: int) -> Text:
     cells = max(10, min(width, WIDEST_STRIP) - label - 4)
     strip = Text()
     strip.append(title, style="bold")
-    strip.append(f"  0 to {until:g}\n", style="dim")
+    changes = "".join(f", {policy} from {time:g}" for time, policy in timeline.changes)
+    strip.append(f"  0 to {until:g}{changes}\n", style="dim")
+    if timeline.changes:
+        marked = {min(cells - 1, int(time / until * cells)) for time, _ in timeline.changes}
+        strip.append(" " * (label + 3) + "".join(CHANGED if cell in marked else " " for cell in range(cells)).rstrip())
+        strip.append("\n")
     for worker in shown:
         if worker == shown[-1] and len(shown) < len(workers):
             strip.append(f"  {'⋮':>{label}} {len(workers) - len(shown)} more\n", style="dim")

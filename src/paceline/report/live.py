@@ -20,6 +20,7 @@ from rich.text import Text
 from paceline.core.messages import (
     AT_THE_END,
     NO_CORRECTION_EXPECTED,
+    PolicyChanged,
     UpdateRule,
     WentBack,
     WorkerJoined,
@@ -48,6 +49,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     more: int  # members that the table has no room for
     figures: Mapping[str, float]  # of the latest evaluation, and of the loops' own
     rule: str = ""  # how updates are made
+    policy: str = ""  # in force, if it is not the one that the run began with
 
 
 class Drawer:
@@ -127,12 +129,17 @@ class _Teller(Observer):
         self._drawer = drawer
         self._failed: set[int] = set()  # workers of which it was said why
         self._first_join: float | None = None  # when the group began
+        self._rule = ""
+        self._policy = ""  # in force, if it was changed
 
     def worker_failed(self, failure: Failure) -> None:
         self._failed.add(failure.worker)
         self._print(str(failure))
 
     def observe(self, record: Record) -> None:
+        if isinstance(record.event, PolicyChanged):
+            self._print(f"{record.event.policy} takes over after {record.now:.1f} s")
+            self.goes_on_with(record.event)
         news = news_of_a_worker(record)
         if isinstance(record.event, WorkerJoined):
             self._first_join = record.now if self._first_join is None else self._first_join
@@ -140,6 +147,12 @@ class _Teller(Observer):
                 news = f"worker {record.event.worker} joined after {record.now:.1f} s"
         if news and not (isinstance(record.event, WorkerLeft) and record.event.worker in self._failed):
             self._print(news)
+
+    def goes_on_with(self, changed: PolicyChanged) -> None:
+        self._title = self._policy = changed.policy
+        if changed.updates is not None:
+            self._rule = rule_line(changed.updates)
+            _tell_plainly(changed.updates, self._title, self._drawer)
 
     def _print(self, line: str) -> None:
         self._drawer.print(f"{self._title}: {line}")
@@ -151,7 +164,6 @@ class LiveTable(_Teller):
         self._metrics = RunMetrics()
         self._figures: Mapping[str, float] = {}
         self._logged: dict[str, dict[int, float]] = {}  # by name and worker: the latest
-        self._rule = ""
 
     def starting(self, line: str) -> None:
         self._drawer.show(line)
@@ -177,7 +189,8 @@ class LiveTable(_Teller):
         present = {member.worker for member in members}
         own = {name: mean_of(values, present) for name, values in self._logged.items()}
         figures = {**self._figures, **own}
-        self._drawer.show(Snapshot(measurement, shown, len(members) - len(shown), figures, self._rule))
+        more = len(members) - len(shown)
+        self._drawer.show(Snapshot(measurement, shown, more, figures, self._rule, self._policy))
 
 
 def mean_of(values: Mapping[int, float], present: Set[int]) -> float:
@@ -259,7 +272,7 @@ def figure(name: str, value: float) -> str:
 
 def table_of(title: str, snapshot: Snapshot) -> Group:
     """A line about the run, and one row per worker."""
-    run = Text.assemble((title, "bold"), "  ", progress_line(snapshot.measurement, snapshot.figures))
+    run = Text.assemble((snapshot.policy or title, "bold"), "  ", progress_line(snapshot.measurement, snapshot.figures))
     rule = [Text(snapshot.rule, style="dim")] if snapshot.rule else []
     more = [Text(f"and {snapshot.more} more", style="dim")] if snapshot.more else []
     return Group(run, *rule, worker_table(snapshot.members), *more)

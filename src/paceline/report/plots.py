@@ -15,6 +15,7 @@ from paceline.core.errors import ConfigurationError
 from paceline.recording.timeline import Span
 
 Curve: TypeAlias = Sequence[tuple[float, float]]
+Marks: TypeAlias = Sequence[tuple[float, str]]
 
 # Colours that people who do not see all of them can tell apart (Okabe and Ito), then the same with dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -35,10 +36,12 @@ def draw(
     logarithmic: bool = False,
     caption: str = "",
     focused: bool = False,
+    marks: Marks = (),
 ) -> None:
     """One colour per name: the mean over its lines, and each of them faintly. `caption`: a line below the title.
 
-    `focused`: leave out the steep beginning of the curves, so that the rest can be told apart.
+    `marks`: what happened, and where across. `focused`: leave out the steep beginning of the curves, so that the rest
+    can be told apart.
     """
     figure = _figure(7, 4.2)
     axes = figure.subplots()
@@ -52,6 +55,7 @@ def draw(
         means += drawn
     if target is not None:
         axes.axhline(target, color="#999999", linewidth=0.8, linestyle="--", label=f"target {target:g}")
+    _mark(axes, marks)
     axes.set(xlabel=across, ylabel=up)
     _write_titles(axes, title, caption)
     if logarithmic:
@@ -98,7 +102,13 @@ def draw_panels(
 
 
 def draw_gantt(
-    groups: Mapping[str, Sequence[Sequence[Span]]], path: Path, *, title: str, across: str, caption: str = ""
+    groups: Mapping[str, Sequence[Sequence[Span]]],
+    path: Path,
+    *,
+    title: str,
+    across: str,
+    caption: str = "",
+    marks: Marks = (),
 ) -> None:
     """A strip per worker below each name: when it computes and when it waits. Workers are numbered from 0."""
     from matplotlib.patches import Patch
@@ -118,6 +128,7 @@ def draw_gantt(
                 bars = [(span.begin, span.end - span.begin) for span in spans if span.waiting is waiting]
                 axes.broken_barh(bars, (at - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.4)
         at += 1.5
+    _mark(axes, [mark for mark in marks if mark[0] < end])
     _write_titles(axes, title, caption)
     axes.set(xlabel=across, ylabel="worker", xlim=(0, end), ylim=(at - 0.5, -0.8))
     axes.set_yticks([place for place, _ in numbered], [number for _, number in numbered], fontsize=6)
@@ -143,6 +154,13 @@ def _draw_lines(axes: Any, lines: Sequence[Curve], name: str | None, number: int
     for line in lines:
         x, y = zip(*line, strict=True)
         axes.plot(x, y, label=name if line is lines[0] else None, **style)
+
+
+def _mark(axes: Any, marks: Marks) -> None:
+    for place, what in marks:
+        axes.axvline(place, color="#666666", linewidth=0.8, linestyle=":")
+        where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axes.annotate(what, (place, 1.0), xytext=(2, -2), fontsize=6, va="top", rotation=90, **where)
 
 
 def _write_titles(axes: Any, title: str, caption: str) -> None:

@@ -57,7 +57,7 @@ def _run_line(status: RunStatus) -> str:
 
 def _setting(status: RunStatus) -> Iterator[str]:
     if status.policy:
-        yield status.policy
+        yield f"{status.policy} (began with {status.began_with})" if status.began_with else status.policy
     if status.optimizer:
         yield status.optimizer
     if status.correction and status.correction != "none":

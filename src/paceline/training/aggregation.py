@@ -31,7 +31,7 @@ class HandedIn(NamedTuple):
 
 class Aggregation:
     def __init__(self, store: ParameterStore, *, statistics: bool, owns_memory: bool = False) -> None:
-        """`statistics`: whether the policy wants to know about the gradients of an update.
+        """`statistics`: whether the policy that the run begins with wants to know about the gradients of an update.
 
         `owns_memory`: what is handed in stays as it is, and may be used again once it is in `free`; otherwise it is the
         process's own memory, which it writes to as soon as it goes on.
@@ -67,7 +67,9 @@ class Aggregation:
         handed_in = self._handed_in.pop(seat)
         if not self._owns_memory:
             handed_in = handed_in._replace(gradient=handed_in.gradient.clone())
-        kept = handed_in.pulled if self.store.corrects else None
+        # What is old already may be corrected under another policy.
+        needed = self.store.corrects or (version < self.store.version and self.store.can_correct)
+        kept = handed_in.pulled if needed else None
         handed_in = handed_in._replace(pulled=None if kept is None else self._kept(version, kept))
         self._set_aside[gradient] = handed_in
 
@@ -85,9 +87,17 @@ class Aggregation:
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
         contributions = [self._contribution(part) for part in command.parts]
         seen = self.store.apply(
-            contributions, command.samples_per_round, departed=command.departed, statistics=self.statistics
+            contributions,
+            command.samples_per_round,
+            departed=command.departed,
+            statistics=self.wants_statistics(command),
+            may_be_stale=command.may_be_stale,
         )
         return UpdateApplied(command.version, seen)
+
+    def wants_statistics(self, command: MakeUpdate) -> bool:
+        """Whether the policy in force does."""
+        return self.statistics if command.statistics is None else command.statistics
 
     def _contribution(self, part: Part) -> Contribution:
         arrived = part.arrived

@@ -12,22 +12,24 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import NOT_STALE, NOT_WANTED, DataOpened, Statistics, UpdateRule
-from paceline.training.choices import AS_USUAL, LR_SCALINGS, STALE, UpdateOptions
+from paceline.core.messages import DataOpened, Statistics, UpdateRule
+from paceline.training.choices import AS_USUAL, LR_SCALINGS, UpdateOptions
 from paceline.training.layout import Layout, typed, views
 from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer
-from paceline.training.pieces import load_exactly, load_state, pieces_of, state_dict_of, tell_apart, tensors_of
+from paceline.training.pieces import Piece, load_exactly, load_state, pieces_of, state_dict_of, tell_apart, tensors_of
 from paceline.training.rates import Rates
-from paceline.training.scaling import NOISE_SIZED, STEP_IS_KNOWN, scaled_options, scaling_for
+from paceline.training.scaling import NOISE_SIZED, scaled_options, scaling_for
 from paceline.training.schedule import Figure
-from paceline.training.stale import Correction, Partition, blocks_of, partition_of, refusal
+from paceline.training.stale import Correction, Partition, blocks_of, partition_of
+from paceline.training.stale.handover import hand_over, taken_from
+from paceline.training.update_rules import update_rule, with_doubt
 from paceline.training.updates import Contribution, Rate, absent_in_all, combine, statistics_of
 
 LOOKED_AT = 1024  # numbers of the second moment, for the size of a step
@@ -66,55 +68,40 @@ class ParameterStore:
             self._tell_apart()
             load_state(self.optimizer, layout, spec, self._pieces, self._tensors)
         self._count_loaded_rounds()
-        stale = options.stale if spec.stale is None else spec.stale
-        self._correction, why = self._make_correction(spec, options._replace(stale=stale), partition)
-        self.rule = UpdateRule(
-            spec.kind.__name__,
-            lr_scaling if self._correction is not None and lr_scaling == "auto" else self._scaling,
-            "none" if self._correction is None else self._correction.description,
-            why,
-        )
+        self._options, self._partition = options, partition
+        self.rule = self.rule_for(options.may_be_stale)  # that it begins with
+        self._correction: Correction | None = None
+        if self.rule.correction != "none":
+            if spec.state is not None:
+                raise ConfigurationError(
+                    "worker.optimizer(state=...) is not possible where stale gradients are corrected: every worker has"
+                    " moments of its own then; stale='none' applies them as they are"
+                )
+            self._correction = self._make_correction()
 
-    def _make_correction(
-        self, spec: OptimizerSpec, options: UpdateOptions, partition: Partition | None
-    ) -> tuple[Correction | None, str]:
-        """How stale gradients are made up for; None: not at all, and why."""
-        stale = options.stale
-        if stale not in STALE:
-            raise ConfigurationError(f"unknown stale {stale!r}; there are: {', '.join(STALE)}")
-        if not options.may_be_stale:
-            return None, NOT_STALE
-        if stale == "none":
-            return None, NOT_WANTED
-        why = refusal(spec.kind, self.optimizer.param_groups, self.layout.dtype)
-        if self.layout.mixed:
-            why = "parameters of several types cannot be corrected; those of one can"
-        if not self._pieces:
-            why = "the optimizer has no parameters"
-        if why and stale == "correct":
-            raise ConfigurationError(f"stale='correct' is impossible: {why}. stale='auto' takes it as it is")
-        if why:
-            return None, why
-        if spec.state is not None:
-            raise ConfigurationError(
-                "worker.optimizer(state=...) is not possible where stale gradients are corrected: every worker has"
-                " moments of its own then; stale='none' applies them as they are"
-            )
+    def rule_for(self, may_be_stale: bool | None = None, *, statistics: bool = False) -> UpdateRule:
+        """How updates are made under a policy that may apply stale gradients or not, None: that of the beginning; with
+        a doubt if it wants `statistics` and this optimizer's steps are not what it expects."""
+        rule = self.rule if may_be_stale is None else self._rule_with(may_be_stale)
+        return with_doubt(rule, self.spec.kind, statistics=statistics)
+
+    def _rule_with(self, may_be_stale: bool) -> UpdateRule:
+        options = self._options._replace(may_be_stale=may_be_stale)
+        return update_rule(self.layout, self.spec, self.optimizer.param_groups, options)
+
+    @cached_property
+    def can_correct(self) -> bool:
+        """Whether it would under a policy that applies stale gradients."""
+        try:
+            return self._rule_with(True).correction != "none"
+        except ConfigurationError:  # it must, and cannot: nobody switches to such a policy
+            return False
+
+    def _make_correction(self) -> Correction:
         if self._rates.scheduled:
             self.optimizer.step()  # without a gradient it does nothing, and no schedule complains that it came first
-        partition = partition_of(blocks_of(self.layout, spec)) if partition is None else partition
-        return Correction(self.flat, partition, self.optimizer, options.lr_scaling), ""
-
-    def rule_for(self, *, statistics: bool) -> UpdateRule:
-        """The rule, and a doubt if a policy wants `statistics` and this optimizer's steps are not what it expects."""
-        kind = type(self.optimizer)
-        if not statistics or kind in STEP_IS_KNOWN:
-            return self.rule
-        doubt = (
-            f"the policy reckons with the steps of SGD or Adam's kind, and those of {kind.__name__} may be larger or"
-            " smaller, so it may misjudge what an update gains; dbw:blind=true goes by time alone"
-        )
-        return msgspec.structs.replace(self.rule, doubt=doubt)
+        partition = self._partition or partition_of(blocks_of(self.layout, self.spec))
+        return Correction(self.flat, partition, self.optimizer, self._options.lr_scaling)
 
     @property
     def corrects(self) -> bool:
@@ -160,7 +147,10 @@ class ParameterStore:
         if self._rates.scheduled:
             self._schedule_is_made()
         load_exactly(self.optimizer, state["optimizer"])
-        if self._correction is not None:
+        if state["correction"] is None:
+            self._correction = None
+        else:
+            self._correction = self._correction or self._make_correction()
             self._correction.resume(state["correction"])
 
     # -- the learning rate --
@@ -225,11 +215,15 @@ class ParameterStore:
         *,
         departed: Sequence[int] = (),
         statistics: bool = False,
+        may_be_stale: bool | None = None,
     ) -> Statistics | None:
         """Make one update of these gradients, and say what they were like if that is asked for.
 
-        `departed`: the workers that left the group since the last update.
+        `departed`: the workers that left the group since the last update. `may_be_stale`: whether the policy in force
+        applies stale gradients; None: as it was said at the beginning.
         """
+        if may_be_stale is not None:
+            self._follow_policy(may_be_stale, contributions)
         rate = Rate(self.step_size, self._scaling) if statistics else None
         share = sum(contribution.samples for contribution in contributions) / samples_per_round
         absent = absent_in_all(contributions)
@@ -240,13 +234,53 @@ class ParameterStore:
         else:
             seen = None if rate is None else statistics_of(contributions, rate)
             stay = self._stretches(absent)
-            self._correction.step(contributions, min(1.0, share))
+            self._correction.step([self._with_pulled(own) for own in contributions], min(1.0, share))
+            self._rounds += 1.0 if self._scaling == "none" else min(1.0, share)
             for view, before in stay:
                 view.copy_(before)
             for worker in departed:
                 self._correction.forget(worker)
         self._rates.advance([contribution.samples for contribution in contributions], samples_per_round)
         return seen
+
+    def _with_pulled(self, contribution: Contribution) -> Contribution:
+        """Where nobody kept what a gradient was computed on it was not stale, and that is what the parameters are."""
+        return contribution._replace(pulled=self.flat) if contribution.pulled is None else contribution
+
+    def _follow_policy(self, may_be_stale: bool, contributions: Sequence[Contribution]) -> None:
+        """Correct from now on, or, once no gradient is stale, let torch's optimizer step; moments are carried over."""
+        if may_be_stale == self.corrects:
+            return
+        if not may_be_stale:
+            if not any(contribution.staleness for contribution in contributions):
+                self._stop_correcting()
+        elif self.can_correct:
+            self._correction = self._make_correction()
+            rules = self._correction.rules()
+            found = taken_from(self.optimizer, self._seen, self.flat, rules, self._rounds, self._rounds_of)
+            if found is not None:
+                self._correction.begin_with(found)
+            self.optimizer.state.clear()
+            self._missed.clear()
+
+    def _stop_correcting(self) -> None:
+        assert self._correction is not None
+        found, rules = self._correction.gathered(), self._correction.rules()
+        if found is not None:
+            hand_over(self.optimizer, self._seen, found, rules, self._rounds)
+        self._uneven = True  # steps are counted in rounds, which need not have been whole ones
+        self._correction = None
+
+    @property
+    def _seen(self) -> list[tuple[Piece, nn.Parameter]]:
+        """By the optimizer."""
+        return list(zip(self._pieces, self._tensors, strict=True))
+
+    def _rounds_of(self, piece: Piece, about: Mapping[str, Any]) -> float:
+        """In which it had gradients, as Adam's kind counts them."""
+        if self._scaling == "sqrt" or "step" not in about:
+            return self._rounds - self._missed.get(piece.numbers[0], 0.0)
+        return float(about["step"])
 
     @property
     def step_size(self) -> float | None:

@@ -35,6 +35,11 @@ class Rates:
         return self.rates[0]
 
     @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The optimizer's."""
+        return self._optimizer.param_groups
+
+    @property
     def scheduled(self) -> bool:
         return self._schedule is not None
 

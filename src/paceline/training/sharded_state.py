@@ -41,6 +41,9 @@ CORRECTION: dict[str, Any] = {
     "second": NUMBERS,
     "gathered": SAME,
     "gone": SAME,
+    "start": (NUMBERS, SAME),
+    "since": SAME,
+    "of_rounds": SAME,
 }
 OF_PARTS = ("apart", "missed", "optimizer", "correction")  # all else is the same in every part
 

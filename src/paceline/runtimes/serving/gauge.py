@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.core.messages import UpdateRule
+from paceline.core.messages import PolicyChanged, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
@@ -26,9 +26,11 @@ class Gauge:
         for observer in self._observers:
             observer.starting(line)
 
-    def begin(self, rule: UpdateRule) -> None:
+    def begin(self, rule: UpdateRule, changed: PolicyChanged | None) -> None:
         for observer in self._observers:
             observer.begun(rule)
+            if changed is not None:
+                observer.goes_on_with(changed)
 
     def note_loss(self, loss: float | None) -> None:
         if loss is not None:
@@ -40,7 +42,7 @@ class Gauge:
             self.measure(store, lifecycle, now)
 
     def measure(self, store: Store, lifecycle: Lifecycle, now: float) -> None:
-        ledger = lifecycle.samples.ledger
+        ledger, changed = lifecycle.samples.ledger, lifecycle.coordinator.changed
         measurement = Measurement(
             seconds=now,
             samples=store.samples,
@@ -51,6 +53,7 @@ class Gauge:
             learning_rate=store.learning_rate,
             loss=self._loss,
             digest=store.digest,
+            policy="" if changed is None else changed.policy,
         )
         for observer in self._observers:
             observer.measured(measurement)

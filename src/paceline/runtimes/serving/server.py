@@ -25,7 +25,6 @@ from paceline.lifecycle.messages import (
     ModelArrived,
     ProcessDied,
     ProcessFinished,
-    SizeRequested,
     WorkDropped,
     WorkRequested,
 )
@@ -61,6 +60,7 @@ from paceline.runtimes.serving.messages import (
 )
 from paceline.runtimes.serving.own_pauses import OwnPauses
 from paceline.runtimes.serving.port import ProcessPort, WorkerFailedError, WorkerFailedWarning
+from paceline.runtimes.serving.requests import ChoosePolicy, Requests
 from paceline.runtimes.serving.starting import Start
 from paceline.runtimes.serving.stopped import StoppedProcesses
 from paceline.training.checkpoint import Checkpoint
@@ -84,13 +84,15 @@ class Server:
         evaluate_every: int | None = None,
         observers: Sequence[Observer] = (),
         control: Control | None = None,
+        choose: ChoosePolicy | None = None,
         checkpoints: CheckpointOptions | None = None,
         resumed: Checkpoint | None = None,
         restarts: int = 0,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Most as in Lifecycle. `budget`: seconds until the run is to end. `resumed`: what it goes on from."""
+        """Most as in Lifecycle. `budget`: seconds until the run is to end. `choose`: finds another policy, for those
+        who want one. `resumed`: what it goes on from."""
         self.lifecycle = Lifecycle(
             coordinator,
             range(workers) if resumed is None else (),
@@ -124,7 +126,8 @@ class Server:
         self.ended_at: float | None = None
         self.evaluation_problem = ""  # why the last state could not be evaluated
         self._driver = Driver(self.lifecycle, self.port, observers)
-        self._control, self._budget, self._clock = control, budget, clock
+        self._budget, self._clock = budget, clock
+        self.requests = Requests(self.lifecycle, self.port, control, choose, largest=most or workers)
         self._began: float | None = None
         # Of a run that is resumed; its start does not count.
         self._before = 0.0 if resumed is None else resumed.facts.seconds
@@ -161,8 +164,7 @@ class Server:
         self.port.attach(self._handle, self._deliver)
         self._driver.start()
         self._evaluations.start()
-        if self._control is not None:
-            self.loop.watch(self._control, self._receive_control)
+        self.requests.attach(self.loop, self._deliver, lambda: self.ended_at is not None)
         while not (self.loop.interrupted or self.stop_wanted or self.lifecycle.over):
             self._turn(self._patience())
             self._look_at_the_clock()
@@ -206,6 +208,7 @@ class Server:
 
     def _look_at_the_clock(self) -> None:
         now = self.now
+        self.requests.look()
         self._own_pauses.look(self._clock())  # also before the group begins
         wake = self.port.wake_time
         if wake is not None and now >= wake:
@@ -242,7 +245,7 @@ class Server:
     def _note_begin(self, rule: UpdateRule) -> None:
         if self.port.store.wants_figures and not self._evaluations.exist:
             raise ConfigurationError("ReduceLROnPlateau goes by what evaluations find: give launch an evaluate=")
-        self._gauge.begin(rule)
+        self._gauge.begin(rule, self.lifecycle.coordinator.changed)
 
     def evaluated_state(self) -> dict[str, Tensor]:
         """A copy of the state that was evaluated last, while its figures are told."""
@@ -390,9 +393,3 @@ class Server:
         self._driver.deliver(event, self.now)
         if self._began is None and self.lifecycle.begun:
             self._began = self._clock() - self._before
-
-    def _receive_control(self) -> None:
-        assert self._control is not None
-        for wanted in self._control.requests():
-            self._deliver(SizeRequested(wanted))
-            self._control.acknowledge(self.lifecycle.staffing.wanted)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from paceline.core.coordinator import Coordinator
-from paceline.core.messages import Gradient, Unit, UpdateApplied
+from paceline.core.coordinator import Coordinator, Decides
+from paceline.core.messages import Gradient, Unit, UpdateApplied, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -30,6 +30,7 @@ from paceline.lifecycle.messages import (
     Lease,
     MakeUpdate,
     ModelArrived,
+    PolicyReplaced,
     ProcessDied,
     ProcessFinished,
     Release,
@@ -55,6 +56,14 @@ class SimulatedWorker:
     draw: Draw
     joins_at: float = 0.0
     fails_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySwitch:
+    """Another policy, a fresh one, goes on from that time."""
+
+    at: float
+    policy: Decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,7 @@ class Happening(Enum):
     JOIN = "join"
     FAILURE = "failure"
     WAKE = "wake"
+    SWITCH = "switch"  # to another policy
     ANSWER = "answer"  # of a process that could not move before
     CALL = "call"  # of somebody outside
 
@@ -139,11 +149,14 @@ class Simulator:
         learner: Learns | None = None,
         patience: Patience | None = None,
         lifecycle: Lifecycle | None = None,
+        switches: Sequence[PolicySwitch] = (),
+        rule_for: Callable[[Decides], UpdateRule | None] = lambda policy: None,
     ) -> None:
         """`time_scale`: a typical iteration time; the grid of times is laid relative to it.
 
         `learner`: computes gradients; without one a run only keeps time, and never runs out of work. `patience`: as in
-        Lifecycle. `lifecycle`: one that is there already, whose processes somebody starts.
+        Lifecycle. `lifecycle`: one that is there already, whose processes somebody starts. `rule_for`: how updates are
+        made under a policy that a switch brings.
         """
         self.now = 0.0
         self.pushes = 0
@@ -170,11 +183,15 @@ class Simulator:
         self._workers = {simulated.worker: WorkerLoop(simulated.worker, simulated.draw) for simulated in workers}
         self._answers: deque[GroupEvent] = deque()  # what workers do at once
         self.halted = False
+        self._switches, self._rule_for = switches, rule_for
         for simulated in workers:
             worker = self._workers[simulated.worker]
             self._schedule(simulated.joins_at, Happening.JOIN, worker)
             if simulated.fails_at is not None:
                 self._schedule(simulated.fails_at, Happening.FAILURE, worker)
+        for number, switch in enumerate(switches):
+            self._sequence += 1
+            heapq.heappush(self._heap, (switch.at, self._sequence, Happening.SWITCH, NOBODY, number))
 
     @property
     def samples_dropped(self) -> int:
@@ -208,6 +225,10 @@ class Simulator:
             self._deliver(ModelArrived(worker.seat))
         elif happening is Happening.FAILURE:
             self._fail(worker, "failed")
+        elif happening is Happening.SWITCH:
+            policy = self._switches[plan].policy
+            if str(policy) != str(self._lifecycle.coordinator.policy):
+                self._deliver(PolicyReplaced(policy, self._rule_for(policy)))
         else:
             self._driver.wake(self.now)
             self._deliver_answers()

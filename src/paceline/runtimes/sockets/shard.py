@@ -209,7 +209,7 @@ class Shard:
                 aggregation.hand_in(seat, held.gradient, None, held.parameters, self._part.numbers(absent))
             case said.Update(update):
                 made = aggregation.make_update(update)
-                if aggregation.statistics:
+                if aggregation.wants_statistics(update):
                     self._tell(said.Made(made.version, made.statistics))
             case said.SetAside(gradient, seat, version):
                 aggregation.set_aside(gradient, seat, version)

@@ -22,6 +22,7 @@ from paceline.training.rates import Rates, rates_of
 from paceline.training.schedule import Figure
 from paceline.training.sharded_state import merged_pending, merged_state, split_pending, split_state
 from paceline.training.sharding import Part
+from paceline.training.update_rules import update_rule, with_doubt
 
 if TYPE_CHECKING:
     from paceline.runtimes.sockets.shards import Shards
@@ -81,9 +82,14 @@ class ShardedStore:
     def advance(self, command: MakeUpdate) -> None:
         self._rates.advance([part.arrived.samples for part in command.parts], command.samples_per_round)
 
-    def rule_for(self, *, statistics: bool) -> UpdateRule:
+    def rule_for(self, may_be_stale: bool | None = None, *, statistics: bool = False) -> UpdateRule:
+        """That of the beginning is what the shards say."""
         assert self.rule is not None
-        return self.rule
+        if may_be_stale is None:
+            return self.rule
+        options = self._options._replace(may_be_stale=may_be_stale)
+        rule = update_rule(self.layout, self.spec, self._rates.groups, options)
+        return with_doubt(rule, self.spec.kind, statistics=statistics)
 
     @property
     def flat(self) -> Tensor:
@@ -156,7 +162,8 @@ class ShardedAggregation:
             self._set_aside.pop(part.arrived.gradient, None)
         self._shards.tell(said.Update(command))
         self.store.advance(command)
-        return None if self.statistics else UpdateApplied(command.version, None)
+        wanted = self.statistics if command.statistics is None else command.statistics
+        return None if wanted else UpdateApplied(command.version, None)
 
     def hand_out(self, seat: int, segment: Segment) -> None:
         self._shards.tell(said.HandOut(seat))

@@ -13,6 +13,6 @@ docs/optimizers.md has the formulas and what each part is worth.
 
 from paceline.training.stale.blocks import Partition, blocks_of, partition_of
 from paceline.training.stale.correction import Correction
-from paceline.training.stale.rules import refusal
+from paceline.training.stale.rules import description_of, refusal
 
-__all__ = ["Correction", "Partition", "blocks_of", "partition_of", "refusal"]
+__all__ = ["Correction", "Partition", "blocks_of", "description_of", "partition_of", "refusal"]

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from paceline.training.scaling import rate_scale
 from paceline.training.stale.blocks import Chunk, Chunks, Partition, sample_positions
-from paceline.training.stale.moments import WorkerMoments
-from paceline.training.stale.noise import Noise
+from paceline.training.stale.handover import Gathered
+from paceline.training.stale.moments import Moment, WorkerMoments
+from paceline.training.stale.noise import A_ROUND, Noise
 from paceline.training.stale.rules import RULES, Rule
 from paceline.training.stale.secant import Secant
 from paceline.training.updates import Contribution
@@ -62,7 +63,7 @@ class Correction:
         self._parameters = self._chunks.of(flat)
         positions = sample_positions(partition)
         self._positions, self._rows = positions.flatten(), positions.shape
-        rules = self._rules()
+        rules = self.rules()
         self._secant = Secant(len(self._blocks))
         self._noise = Noise(len(self._blocks))
         self._moments = WorkerMoments(flat, len(rules))
@@ -70,14 +71,34 @@ class Correction:
         self._seconds = () if self._second is None else self._chunks.of(self._second)
         self._gathered = [0.0] * len(rules)  # weight of the second moment, of each group
         self._gone: set[int] = set()
+        # Of one that began with what torch's optimizer had gathered:
+        self._of_rounds = False  # whether the second moment is that of a round's mean, as torch's is
+        self._since = 0.0  # rounds, as long as workers begin with the group's moment
 
-    @property
-    def description(self) -> str:
-        parts = ["worker moments"] if any(rule.memory for rule in self._rules()) else []
-        parts.append("secant")
-        if self._second is not None and self._scaling == "auto":
-            parts.append("second moment of a round")
-        return " + ".join(parts)
+    def begin_with(self, gathered: Gathered) -> None:
+        """Go on from what torch's optimizer had gathered; this one is fresh."""
+        self._moments.start = gathered.first
+        if self._second is not None and gathered.second is not None:
+            self._second.copy_(gathered.second)
+            self._gathered = list(gathered.weights)
+            self._of_rounds = self._scaling == "auto"
+
+    def gathered(self) -> Gathered | None:
+        """What torch's optimizer can go on from: the mean of the workers' moments, and a round's second moment."""
+        second = None if self._second is None else self._of_a_round(self._second)
+        first = self._moments.mean() if self._moments.exist else self._moments.start
+        if first is None and not (second is not None and any(self._gathered)):
+            return None
+        return Gathered(first, second, list(self._gathered))
+
+    def _of_a_round(self, second: Tensor) -> Tensor:
+        """A copy of the second moment as that of a round's mean."""
+        second, rules, ratios = second.clone(), self.rules(), self._ratios
+        for part, chunk in zip(self._chunks.parts, self._chunks.of(second), strict=True):
+            if part is not None:
+                ratio = ratios[part.block]
+                chunk.mul_(ratio if rules[part.group].second == "mean" else math.sqrt(ratio))
+        return second
 
     def state(self) -> dict[str, Any]:
         """All that it remembers; its tensors are not copies."""
@@ -88,6 +109,9 @@ class Correction:
             "second": self._second,
             "gathered": self._gathered,
             "gone": sorted(self._gone),
+            "start": None if self._moments.start is None else (self._moments.start.vector, self._moments.start.weights),
+            "since": self._since,
+            "of_rounds": self._of_rounds,
         }
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -98,6 +122,9 @@ class Correction:
         if self._second is not None:
             self._second.copy_(state["second"])
         self._gathered, self._gone = state["gathered"], set(state["gone"])
+        if state.get("start") is not None:
+            self._moments.start = Moment(*state["start"])
+        self._since, self._of_rounds = state.get("since", 0.0), state.get("of_rounds", False)
 
     def forget(self, worker: int) -> None:
         """It has left the group, and is never named again, a last gradient that waits for its fate aside."""
@@ -107,13 +134,13 @@ class Correction:
 
     def step(self, contributions: Sequence[Contribution], share: float) -> None:
         """`share`: of a round, at most 1. The gradients' memory is used up."""
-        rules = self._rules()
-        ratios = self._noise.ratios if self._scaling == "auto" else [1.0] * len(self._blocks)
+        rules = self.rules()
         scale = rate_scale("linear" if self._scaling == "auto" else self._scaling, share)
         decay_share = 1.0 if self._scaling == "none" else share
         samples = sum(contribution.samples for contribution in contributions)
         shares = [contribution.samples / samples for contribution in contributions]
-        changes = self._observe(contributions, shares, share, self._metric(rules, ratios))
+        changes = self._observe(contributions, shares, share, self._metric(rules, self._ratios))
+        ratios, of_squares = self._ratios, self._of_squares
         curvatures, along = self._needed(rules)
         pulls = self._pulls(contributions, shares)
         terms = [
@@ -134,16 +161,34 @@ class Correction:
                 _step(parameters, terms, number, part, rule, rule.rate * scale)
             else:
                 second = self._seconds[number]
-                _gather(second, terms, number, rule, share)
+                _gather(second, terms, number, rule, share, of_squares[part.block])
                 root = math.sqrt(ratios[part.block] / self._gathered[part.group])
                 below = second.sqrt() if rule.second == "mean" else second.clone()
                 below.add_(rule.epsilon / root)
                 _step_divided(parameters, terms, number, part, rule, rule.rate * scale / root, below)
+        self._forget_what_is_over(contributions, share)
+
+    def _forget_what_is_over(self, contributions: Sequence[Contribution], share: float) -> None:
+        """Workers that have left, and, a round after it, what torch's optimizer had gathered."""
         for contribution in contributions:
             if contribution.worker in self._gone:
                 self.forget(contribution.worker)
+        if self._moments.start is not None:
+            self._since += share
+            if self._since >= A_ROUND:
+                self._moments.start = None
 
-    def _rules(self) -> list[Rule]:
+    @property
+    def _ratios(self) -> list[float]:
+        """What part of the second moment that of a round's mean is, for each block."""
+        return self._noise.ratios if self._scaling == "auto" and not self._of_rounds else [1.0] * len(self._blocks)
+
+    @property
+    def _of_squares(self) -> list[float]:
+        """What part of a square is gathered: all of it, or what is that of a round's mean."""
+        return self._noise.ratios if self._of_rounds else [1.0] * len(self._blocks)
+
+    def rules(self) -> list[Rule]:
         return [self._read(group) for group in self._optimizer.param_groups]
 
     def _observe(
@@ -237,16 +282,18 @@ def _prepare(terms: Sequence[_Term], number: int, parameters: Tensor, decay: flo
             term.gradients[number].add_(parameters, alpha=decay)
 
 
-def _gather(second: Tensor, terms: Sequence[_Term], number: int, rule: Rule, share: float) -> None:
-    """Of single gradients, whatever the policy puts into one update. Its memory is counted in rounds."""
+def _gather(second: Tensor, terms: Sequence[_Term], number: int, rule: Rule, share: float, of_a_square: float) -> None:
+    """Of single gradients, whatever the policy puts into one update. Its memory is counted in rounds. `of_a_square`:
+    the part of each that is gathered."""
     left = rule.fade**share
     second.mul_(left)
     for term in terms:
         gradient = term.gradients[number]
         if rule.second == "mean":
-            second.addcmul_(gradient, gradient, value=(1 - left) * term.share)
+            second.addcmul_(gradient, gradient, value=(1 - left) * term.share * of_a_square)
         else:
-            torch.maximum(second, gradient.abs(), out=second)
+            size = gradient.abs()
+            torch.maximum(second, size if of_a_square == 1.0 else size.mul_(math.sqrt(of_a_square)), out=second)
 
 
 def _step(parameters: Tensor, terms: Sequence[_Term], number: int, part: Chunk, rule: Rule, rate: float) -> None:

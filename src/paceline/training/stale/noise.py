@@ -52,7 +52,7 @@ class _Round:
 class Noise:
     def __init__(self, blocks: int) -> None:
         self.ratios = [1.0] * blocks
-        self._first = True
+        self._first = True  # no whole round has been seen
         self._round = _Round()
 
     def state(self) -> dict[str, Any]:

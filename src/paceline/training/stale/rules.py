@@ -112,6 +112,16 @@ CORRECTED = "SGD, Adam, AdamW, NAdam, Adamax and RMSprop"
 NOT_CORRECTED = ("maximize", "amsgrad", "centered")  # options
 
 
+def description_of(kind: type[torch.optim.Optimizer], groups: Sequence[Group], *, automatic: bool) -> str:
+    """How stale gradients are made up for, in a few words. `automatic`: it is not the user who scales the rate."""
+    rules = [RULES[kind](group) for group in groups]
+    parts = ["worker moments"] if any(rule.memory for rule in rules) else []
+    parts.append("secant")
+    if rules[0].second and automatic:
+        parts.append("second moment of a round")
+    return " + ".join(parts)
+
+
 def refusal(kind: type[torch.optim.Optimizer], groups: Sequence[Group], dtype: torch.dtype) -> str:
     """Why stale gradients cannot be made up for with this optimizer; empty: they can."""
     if kind not in RULES:

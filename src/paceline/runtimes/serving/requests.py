@@ -1,0 +1,104 @@
+"""What somebody wants of a run that goes on: another size of its group, or another policy.
+
+A callback speaks in the middle of an event, so what it wants is checked at once and done between two.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from paceline.core.coordinator import Decides
+from paceline.core.errors import ConfigurationError
+from paceline.core.messages import NO_CORRECTION_EXPECTED, UpdateRule
+from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.messages import GroupEvent, PolicyReplaced, SizeRequested
+from paceline.runtimes.serving.control import Answer, Control, Refused, Request, Scale, Scaled, Switched
+from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.port import ProcessPort
+from paceline.training.update_rules import rule_under
+
+# From what somebody calls a policy, and the size of the group: a fresh one. ConfigurationError: it cannot be.
+ChoosePolicy: TypeAlias = Callable[[Any, int], Decides]
+
+
+class Requests:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        port: ProcessPort,
+        control: Control | None,
+        choose: ChoosePolicy | None,
+        *,
+        largest: int,
+    ) -> None:
+        """`largest`: how many workers the group may come to have, as far as is known at its beginning."""
+        self._lifecycle = lifecycle
+        self._port = port
+        self._control = control
+        self._largest = largest
+        self._choose = choose
+        self._deliver: Callable[[GroupEvent], None] = lambda event: None
+        self._is_over: Callable[[], bool] = lambda: False
+        self._wanted: deque[Decides] = deque()
+
+    def attach(self, loop: Loop, deliver: Callable[[GroupEvent], None], is_over: Callable[[], bool]) -> None:
+        """The loop begins. `is_over`: whether training is."""
+        self._deliver, self._is_over = deliver, is_over
+        if self._control is not None:
+            loop.watch(self._control, self._receive)
+
+    def want(self, policy: Any) -> None:
+        """Switch to this policy between two events. ConfigurationError, at once, if that is impossible."""
+        if not self._is_over():
+            self._wanted.append(self._chosen(policy)[0])
+
+    def look(self) -> None:
+        """Between two events."""
+        while self._wanted:
+            self._switch(self._wanted.popleft())
+
+    def _receive(self) -> None:
+        assert self._control is not None
+        for asked in self._control.requests():
+            self._control.answer(asked, self._answer(asked.request))
+
+    def _answer(self, request: Request) -> Answer:
+        if self._is_over():
+            return Refused("its training is over")
+        try:
+            return self._scale(request.workers) if isinstance(request, Scale) else self._switch(request.policy)
+        except ConfigurationError as problem:
+            return Refused(str(problem))
+
+    def _scale(self, workers: int) -> Scaled:
+        if workers < 1:
+            raise ConfigurationError(f"{workers} workers: there must be at least 1")
+        policy = self._lifecycle.coordinator.policy
+        try:
+            policy.check_group(workers)
+        except ValueError as problem:
+            raise ConfigurationError(f"policy {str(policy)!r}: {problem}") from None
+        self._deliver(SizeRequested(workers))
+        return Scaled(self._lifecycle.staffing.wanted)
+
+    def _switch(self, policy: Any) -> Switched:
+        before = str(self._lifecycle.coordinator.policy)
+        chosen, rule = self._chosen(policy)
+        if str(chosen) != before:
+            self._deliver(PolicyReplaced(chosen, rule))
+        as_they_are = rule.correction == "none" and rule.why not in NO_CORRECTION_EXPECTED
+        said = [rule.doubt, f"stale gradients are applied as they are: {rule.why}" if as_they_are else ""]
+        return Switched(str(chosen), before, "; ".join(filter(None, said)))
+
+    def _chosen(self, policy: Any) -> tuple[Decides, UpdateRule]:
+        """A fresh one, and how updates are made under it."""
+        if self._choose is None:
+            raise ConfigurationError("the policy of this run cannot be switched")
+        if self._port.aggregation is None:
+            raise ConfigurationError("the group has not begun yet: ask again when it trains")
+        workers = len(self._lifecycle.active)
+        chosen = self._choose(policy, max(1, workers))
+        several = max(self._largest, workers, self._lifecycle.staffing.wanted) > 1
+        return chosen, rule_under(self._port.store, chosen, several=several)
