@@ -35,7 +35,7 @@ TERM = 500  # steps of SENDS
 RESTS = 16, 1 << 10  # steps of RESTS: at first, and at most
 LEAST_GAIN = 1e-2  # seconds of a step that must be to gain
 LEAST_SHARE = 0.05  # of a step that must be to gain
-LEAST_GAIN_PER_PARAMETER = 1e-4  # and so many more: about ten times what its hook costs
+LEAST_GAIN_PER_PARAMETER = 1e-4  # and so many seconds more: about ten times what sending its gradient ahead costs
 
 _compare = ctypes.CDLL(None).memcmp
 _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
