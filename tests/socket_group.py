@@ -106,5 +106,10 @@ def over_sockets(
         launchers.append(launcher)
         return launcher
 
-    with patch.object(training, "launcher_for", launcher_for):
-        yield launchers
+    try:
+        with patch.object(training, "launcher_for", launcher_for):
+            yield launchers
+    finally:
+        for process in [process for launcher in launchers for process in launcher.workers.values()]:
+            process.kill()
+            process.join(10)

@@ -60,11 +60,12 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_bsp_gives_the_weights_of_one_process_with_the_batches_concatenated(
     train: Callable[[Worker], None], optimizer: str, batches: tuple[int, ...]
 ) -> None:
+    before = multiprocessing.active_children()  # of other tests, which multiprocessing may not have seen end
     result = launch(train, workers=len(batches), policy="bsp", epochs=EPOCHS)
     kind, arguments = functions.OPTIMIZERS[optimizer]
     same(result.model_state, one_process(functions.model(), functions.data(), sum(batches), kind, **arguments))
     assert result.summary.max_staleness == 0
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 def test_bsp_with_momentum_gives_the_weights_of_one_process_and_of_data_parallel_pytorch(tmp_path: Path) -> None:

@@ -110,6 +110,18 @@ def test_every_optimizer_runs_at_the_best_rate_of_bsp_corrected_and_as_it_is(
 
 
 @pytest.mark.slow
+def test_unseen_settings_have_seeds_of_their_own_and_the_correction_alone(
+    page_of: Callable[[str], tuple[Page, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["paceline.experiment.reproduction.unseen_optimizers"]
+    monkeypatch.setattr(sys.modules["paceline.experiment.reproduction.optimizers"], "FACTORS", (1.0,))
+    monkeypatch.setattr(module, "KINDS", module.KINDS[1:2])
+    monkeypatch.setattr(module, "POLICIES", ("bsp", "asp"))
+    page, text = page_of("optimizers-unseen")
+    assert [claim.text.split(":")[0] for claim in page.claims] == ["momentum, asp"] * 2
+    assert "(seeds 10)" in text and "as it is" not in text and "momentum, 8 workers, resnet20" in text
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -115,6 +115,7 @@ def optimizers(request: ExperimentRequest) -> Page:
         f" them 3 times slower; {'the recorded times' if request.trace else '32 with lognormal times'}. Policies whose"
         " gradients can be stale run with the correction (`stale=auto`) with all seeds, and as they are"
         " (`stale=none`) with the first.",
+        POLICIES,
     )
 
 
@@ -139,7 +140,7 @@ def optimizer_page(
     title: str,
     goal: str,
     set_up: str,
-    policies: Sequence[str] = POLICIES,
+    policies: Sequence[str],
     *,
     as_they_are: bool = True,
 ) -> Page:
