@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -45,6 +45,10 @@ class FakeWay:
 
     def drop(self) -> None:
         self.said.append("drop")
+
+    def lend(self, gradients: Sequence[Tensor]) -> bool:
+        """Whoever sends stretches here is to find them in the segment."""
+        return False
 
     def busy(self) -> float | None:
         self.seconds += self.per_step
@@ -352,3 +356,75 @@ def test_training_comes_to_the_same_bits_with_and_without(not_finite: bool) -> N
     early, late = trained(way), trained(None)
     assert torch.equal(early[0], late[0]) and early[1:] == late[1:]
     assert way.sent and "keep" in way.said and early[2] == int(not_finite)
+
+
+# -- gradients that are sent from where they lie --
+
+
+class Lender(FakeWay):
+    """A wire that takes them, or not."""
+
+    def __init__(self, takes: bool = True) -> None:
+        super().__init__()
+        self.takes = takes
+        self.lent: list[Tensor] = []
+
+    def lend(self, gradients: Sequence[Tensor]) -> bool:
+        if self.takes:
+            self.lent = list(gradients)
+        return self.takes
+
+
+def test_long_gradients_are_lent_and_the_segment_stays_as_it_is() -> None:
+    loop, way = Loop(), Lender()
+    loop.backward()
+    norm = loop.replica.lend(way)
+    own = [parameter.grad for parameter in loop.model.parameters()]
+    assert all(lent is gradient for lent, gradient in zip(way.lent, own, strict=True))
+    assert not loop.segment.gradient.any()
+    assert norm == pytest.approx(loop.replica.hand_in(), rel=1e-4)
+
+
+@pytest.mark.parametrize("why", ["short", "absent", "not finite", "strided", "a shard sees the segment"])
+def test_gradients_that_cannot_cross_as_they_are_are_handed_in(why: str) -> None:
+    loop = Loop(nn.Linear(10, 10)) if why == "short" else Loop()
+    way = Lender(takes=why != "a shard sees the segment")
+    loop.backward(10 if why == "short" else SIDE)
+    first = next(loop.model.parameters())
+    assert first.grad is not None
+    if why == "absent":
+        first.grad = None
+    elif why == "not finite":
+        first.grad[0, 0] = float("inf")
+    elif why == "strided":
+        first.grad = first.grad.t().contiguous().t()
+    assert loop.replica.lend(way) is None and not way.lent
+
+
+def test_training_with_lent_gradients_comes_to_the_same_bits() -> None:
+    def trained(way: FakeWay | None) -> Tensor:
+        link, model = FakeLink(), nn.Sequential(nn.Linear(SIDE, SIDE), nn.BatchNorm1d(SIDE), nn.Linear(SIDE, SIDE))
+        torch.manual_seed(2)
+        link.ahead = way
+        optimizer = Worker(0, link, seed=1).optimizer(model, torch.optim.SGD, lr=1e-4)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, SIDE)).pow(2).sum().backward()
+            if isinstance(way, Lender):
+                way.into = link.segment.gradient
+            optimizer.step(samples=4)
+        return torch.cat([link.segment.parameters, *(other.flatten() for other in link.segment.others.values())])
+
+    class Delivers(Lender):
+        """To whoever is at the other end."""
+
+        into: Tensor
+
+        def lend(self, gradients: Sequence[Tensor]) -> bool:
+            self.into.copy_(torch.cat([gradient.flatten() for gradient in gradients]))
+            return super().lend(gradients)
+
+    torch.manual_seed(3)
+    lent = trained(way := Delivers())
+    torch.manual_seed(3)
+    assert torch.equal(lent, trained(None)) and way.lent

@@ -36,12 +36,13 @@ from paceline.runtimes.serving.messages import (
 from paceline.runtimes.serving.own_pauses import OwnPauses
 from paceline.runtimes.sockets import listener as listener_module
 from paceline.runtimes.sockets import shard_messages as said
-from paceline.runtimes.sockets.channel import AHEAD, HEADER, PARAMETERS, STRETCH, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import AHEAD, HEADER, STRETCH, SocketChannel
 from paceline.runtimes.sockets.connecting import connect
 from paceline.runtimes.sockets.courier import Courier, Way
 from paceline.runtimes.sockets.gradient_codec import GradientCodec, compression_of
 from paceline.runtimes.sockets.handshake import CODE, HELLO, Caller, CallerSide, HostSide, RefusedError
 from paceline.runtimes.sockets.listener import Listener, Visitor
+from paceline.runtimes.sockets.places import PARAMETERS, places_in
 from paceline.runtimes.sockets.segment_channel import SegmentChannel
 from paceline.runtimes.sockets.shard import PARTS
 from paceline.runtimes.sockets.shards import SILENCE, ShardChannel, ShardLostError, Shards
@@ -407,7 +408,8 @@ def test_a_worker_that_dies_in_the_middle_has_pushed_nothing() -> None:
     assert (segment.gradient == 0).all()
 
 
-def test_of_two_shards_each_gets_its_part_of_a_stretch() -> None:
+def two_shards() -> tuple[Courier, list[SocketChannel[Any, Any]], list[Segment]]:
+    """A worker's connections to two shards, each end beside the other; and its segment before theirs."""
     layout = layout_of(nn.Linear(50, 1, bias=False))
     segments = [Segment(layout, torch.zeros(layout.segment_bytes, dtype=torch.uint8)) for _ in range(3)]
     ends: list[SocketChannel[Any, Any]] = []
@@ -417,8 +419,12 @@ def test_of_two_shards_each_gets_its_part_of_a_stretch() -> None:
             channel.connect(connection, shared=False)
             channel.use(places_in(segment, begin, end))
             ends.append(channel)
+    return Courier([Way(ends[0], 0, 20), Way(ends[2], 20, 50)], segments[0]), ends, segments
+
+
+def test_of_two_shards_each_gets_its_part_of_a_stretch() -> None:
+    courier, ends, segments = two_shards()
     segments[0].gradient.copy_(torch.arange(50.0))
-    courier = Courier([Way(ends[0], 0, 20), Way(ends[2], 20, 50)], segments[0])
     courier.send(15, 30)
     courier.keep()
     for worker, shard in ((ends[0], ends[1]), (ends[2], ends[3])):
@@ -427,6 +433,43 @@ def test_of_two_shards_each_gets_its_part_of_a_stretch() -> None:
     assert torch.equal(segments[1].gradient[:20], torch.arange(20.0)) and not segments[1].gradient[20:].any()
     assert torch.equal(segments[2].gradient[20:], torch.arange(20.0, 50.0)) and not segments[2].gradient[:20].any()
     courier.close()
+    for channel in ends:
+        channel.close()
+
+
+@pytest.mark.parametrize("cuts", [[50], [20, 30], [7, 7, 36]])
+def test_a_gradient_that_is_lent_crosses_from_where_it_lies(cuts: list[int]) -> None:
+    worker, server, segment, copy, courier = entered()
+    lent = [part.clone() for part in torch.arange(50.0).split(cuts)]
+    assert courier.lend(lent)
+    worker.send(PUSH)
+    assert crossed(worker, server) == PUSH
+    assert torch.equal(copy.gradient, torch.arange(50.0)) and not segment.gradient.any()
+    worker.send(PUSH)  # it was lent for one push only
+    assert crossed(worker, server) == PUSH and not copy.gradient.any()
+    courier.lend(lent)
+    courier.drop()  # its push never came
+    worker.send(Restart(8, 1))
+    assert crossed(worker, server) == Restart(8, 1)
+    worker.send(PUSH)
+    assert crossed(worker, server) == PUSH and not copy.gradient.any()
+    courier.close()
+    for channel in (worker, server):
+        channel.close()
+
+
+def test_of_two_shards_each_gets_its_part_of_what_is_lent_and_nothing_is_lent_if_one_sees_the_segment() -> None:
+    courier, ends, segments = two_shards()
+    assert courier.lend([torch.arange(30.0), torch.arange(30.0, 50.0)])
+    for worker, shard in ((ends[0], ends[1]), (ends[2], ends[3])):
+        worker.send(said.Here(1))
+        assert crossed(worker, shard) == said.Here(1)
+    assert torch.equal(segments[1].gradient[:20], torch.arange(20.0))
+    assert torch.equal(segments[2].gradient[20:], torch.arange(20.0, 50.0))
+    alone = Courier([Way(ends[0], 0, 20)], segments[0])
+    assert not alone.lend([torch.ones(50)])
+    for one in (courier, alone):
+        one.close()
     for channel in ends:
         channel.close()
 

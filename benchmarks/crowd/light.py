@@ -29,10 +29,11 @@ from paceline.runtimes.serving.messages import (
     ToWorker,
 )
 from paceline.runtimes.sockets import shard_messages as said
-from paceline.runtimes.sockets.channel import GRADIENT, HEADER, OTHERS, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import HEADER, SocketChannel
 from paceline.runtimes.sockets.connecting import connect, is_shared
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.link import WORKER
+from paceline.runtimes.sockets.places import GRADIENT, OTHERS, places_in
 from paceline.runtimes.sockets.remote import Errand
 from paceline.runtimes.sockets.segment_channel import SegmentChannel
 from paceline.runtimes.sockets.sharded_link import PARTS

@@ -42,7 +42,8 @@ _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
 class WayAhead(Protocol):
-    """How stretches of the gradient in the segment get to the server ahead of their push. None of these waits."""
+    """How gradients get to a server that does not see the segment; stretches of them ahead of their push. None of these
+    waits."""
 
     def send(self, begin: int, end: int) -> None:
         """These numbers of it are there, and stay until the push, or until they are dropped."""
@@ -52,6 +53,10 @@ class WayAhead(Protocol):
 
     def drop(self) -> None:
         """What was sent counts for nothing."""
+
+    def lend(self, gradients: Sequence[Tensor]) -> bool:
+        """The next push takes the whole gradient from these, one after another, and not from the segment; they stay as
+        they are until it returns. False: it has to lie in the segment."""
 
     def busy(self) -> float | None:
         """For how many seconds the wire has carried something so far; None: nobody knows."""
@@ -144,13 +149,7 @@ class EarlyGradients:
                 self._send()
 
     def _fits(self, number: int, gradient: Tensor) -> bool:
-        """Whether its bytes are those that cross."""
-        return (
-            gradient.dtype == self._slots[number].dtype
-            and gradient.layout == torch.strided
-            and gradient.is_contiguous()
-            and not gradient.requires_grad
-        )
+        return crosses_as_it_is(gradient, self._slots[number].dtype)
 
     def _send(self) -> None:
         if not self._sent:
@@ -218,6 +217,16 @@ class EarlyGradients:
             if _compare(slot.data_ptr(), gradient.data_ptr(), slot.nbytes):
                 return False
         return True
+
+
+def crosses_as_it_is(gradient: Tensor, dtype: torch.dtype) -> bool:
+    """Whether its bytes are those that cross."""
+    return (
+        gradient.dtype == dtype
+        and gradient.layout == torch.strided
+        and gradient.is_contiguous()
+        and not gradient.requires_grad
+    )
 
 
 def _neighbours(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.training.early import EarlyGradients
+from paceline.training.early import WayAhead
 from paceline.training.optimizers import OptimizerSpec
 from paceline.training.replica import Replica
 
@@ -74,14 +74,13 @@ class RemoteOptimizer(torch.optim.Optimizer):
 
     _step_supports_amp_scaling = True  # a GradScaler then leaves unscaling, and skipping, to `step`
 
-    def __init__(
-        self, worker: Pusher, replica: Replica, spec: OptimizerSpec, early: EarlyGradients | None = None
-    ) -> None:
-        """Without torch's own: what it prepares is for an optimizer that steps here. `early`: gradients that go ahead
-        of their push."""
+    def __init__(self, worker: Pusher, replica: Replica, spec: OptimizerSpec, way: WayAhead | None = None) -> None:
+        """Without torch's own: what it prepares is for an optimizer that steps here. `way`: of gradients that travel;
+        they may go ahead of their push, or be sent from where they are."""
         self._worker = worker
         self._replica = replica
-        self._early = early
+        self._way = way
+        self._early = None if way is None else replica.early(way)
         self.steps = 0  # that were asked for
         self.loader: TakenFrom | None = None  # that was prepared along with it
         self.was_scaled = False  # whether a GradScaler has stepped: only it knows the scale of gradients
@@ -134,7 +133,11 @@ class RemoteOptimizer(torch.optim.Optimizer):
         if overflow is not None and overflow.item():
             self._worker.skip()  # the scale of a GradScaler was too large: it will lower it
             return
-        norm = replica.hand_in(absent, there)
+        norm = None
+        if self._way is not None and scale is None and not (absent or there):
+            norm = replica.lend(self._way)
+        if norm is None:
+            norm = replica.hand_in(absent, there)
         if norm is None:
             self._worker.refuse(replica.not_finite())
             return

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.training.early import PIECE, EarlyGradients, WayAhead
+from paceline.training.early import PIECE, EarlyGradients, WayAhead, crosses_as_it_is
 from paceline.training.layout import Segment, squared_norm, views
+
+LONG = 1 << 15  # numbers of a gradient, on average, from which on a copy takes longer than a look at each
 
 
 class Replica:
@@ -59,6 +61,25 @@ class Replica:
             return None
         return EarlyGradients(self._on_device, self._slot_list, way)
 
+    def lend(self, way: WayAhead) -> float | None:
+        """Let the next push take the gradients from where they are, and not from the segment.
+
+        Returns the squared norm of all together; None: they have to be handed in. That is so for many small ones, too:
+        to look at each by itself would take longer than to copy them.
+        """
+        dtype = self.segment.gradient.dtype
+        own = [gradient for parameter in self._on_device if (gradient := parameter.grad) is not None]
+        long = self.segment.gradient.numel() >= LONG * len(self._on_device)
+        whole = len(own) == len(self._on_device) and all(crosses_as_it_is(gradient, dtype) for gradient in own)
+        if self._staged or not (long and whole):
+            return None
+        norm = math.fsum(squared_norm(gradient.view(-1)) for gradient in own)
+        if not math.isfinite(norm) or not way.lend(own):
+            return None
+        with torch.no_grad():
+            self._copy_others()
+        return norm
+
     def absent(self) -> tuple[int, ...]:
         """The numbers of the parameters that have no gradient: the loss does not hang on them."""
         return tuple(number for number, parameter in enumerate(self._on_device) if parameter.grad is None)
@@ -79,15 +100,18 @@ class Replica:
                 self._slot_list[number].zero_()
             if slots:
                 torch._foreach_copy_(slots, gradients, non_blocking=self._staged)
-            for name, other in self._others():
-                held = self.segment.others[name]
-                if other.data_ptr() != held.data_ptr():
-                    held.copy_(other, non_blocking=self._staged)
+            self._copy_others()
             if self._staged:
                 _synchronize(self._on_device[0].device)
         norm = squared_norm(self.segment.gradient)
         # The squares of finite numbers may overflow, so this only raises a suspicion.
         return norm if math.isfinite(norm) or self.not_finite() is None else None
+
+    def _copy_others(self) -> None:
+        for name, other in self._others():
+            held = self.segment.others[name]
+            if other.data_ptr() != held.data_ptr():
+                held.copy_(other, non_blocking=self._staged)
 
     def not_finite(self) -> str | None:
         """The name of a parameter whose gradient is not finite."""

@@ -124,7 +124,7 @@ class Worker:
             self._iteration = self._kept["iteration"]
         self._began = self._released = time.monotonic()
         way = self._link.ahead
-        return RemoteOptimizer(self, replica, spec, None if way is None else replica.early(way))
+        return RemoteOptimizer(self, replica, spec, way)
 
     def prepare(self, *things: Any, scheduler_every: str | int | None = None, stale: str | None = None) -> Any:
         """Take over a model, its optimizer, and the loader and the scheduler of a plain loop, which then goes on as is.

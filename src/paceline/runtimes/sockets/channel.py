@@ -24,24 +24,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import torch
-from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
 from paceline.runtimes.serving.channel import Channel, ClosedError, In, Out
 from paceline.runtimes.serving.memory import create, path_of
 from paceline.runtimes.serving.messages import Push
 from paceline.runtimes.sockets.gradient_codec import GradientCodec
+from paceline.runtimes.sockets.places import GRADIENT
 from paceline.runtimes.sockets.stretches import Arriving, Leaving
 from paceline.runtimes.sockets.waiting import ready, seconds_busy
 from paceline.training.compression import PayloadError
-from paceline.training.layout import Segment
 
-PARAMETERS, GRADIENT, OTHERS, PARCEL, STRETCH, AHEAD = 1, 2, 4, 8, 16, 32  # AHEAD: the gradient came in stretches
+PARCEL, STRETCH, AHEAD = 8, 16, 32  # instead of parts of a segment; AHEAD: the gradient came in stretches
 HEADER = struct.Struct("<BIQ")
 AT_ONCE = 1 << 14  # bytes: of messages; what belongs to tensors of these is copied once more
 LONGEST = 1 << 28  # bytes of a message
 PIECES = 64  # buffers in one call of sendmsg
+BREACHES = ValueError, msgspec.MsgspecError, PayloadError
 
 
 class SocketChannel(Channel[In, Out]):
@@ -67,6 +66,7 @@ class SocketChannel(Channel[In, Out]):
         self._codec: GradientCodec | None = None  # None: gradients travel as they are
         self._encoded = -1  # bytes of the gradient that comes in, encoded
         self._leaving: Leaving | None = None  # None: gradients travel with their message
+        self._lent: Sequence[memoryview] | None = None  # where the next one lies; None: in the segment
         self._arriving: Arriving | None = None  # once some did not
         self._shared = False
         self._patient = patient
@@ -121,16 +121,45 @@ class SocketChannel(Channel[In, Out]):
                 self._leaving.add_the_rest()
                 self._queue_stretches()
                 parts = parts & ~GRADIENT | AHEAD
+            if not (parts or self._out) and self._sent_at_once(message):
+                return
             tensors = self._views(parts)
-            if parts & GRADIENT and self._codec is not None:
+            if parts & GRADIENT and self._lent is not None:
+                tensors = [*self._lent, *self._views(parts & ~GRADIENT)]
+                self._lent = None
+            elif parts & GRADIENT and self._codec is not None:
                 number = message.number  # type: ignore[attr-defined]
                 tensors = [*self._codec.encode(number), *self._views(parts & ~GRADIENT)]
-            self._queue(self._encode(message), parts, tensors)
+            self._queue(self._encoded_message(message), parts, tensors)
             self.flush()
 
+    def _sent_at_once(self, message: Out) -> bool:
+        """Most messages are short and nothing is before them: they need no queue. False: take the long way."""
+        if self._connection is None:
+            return False
+        frame = self.framed(message)
+        if len(frame) > AT_ONCE:
+            return False
+        try:
+            sent = self._connection.send(frame)
+        except OSError:
+            return False
+        if sent < len(frame):
+            self._out.append(memoryview(frame)[sent:])
+            self.flush()
+        return True
+
     def framed(self, message: Out) -> bytes:
-        encoded = self._encode(message)
+        encoded = self._encoded_message(message)
         return HEADER.pack(0, len(encoded), 0) + encoded
+
+    def _encoded_message(self, message: Out) -> bytes:
+        encoded = self._encode(message)
+        if len(encoded) > LONGEST:
+            raise ConfigurationError(
+                f"a message of {len(encoded) >> 20:,} MiB is too long: what worker.keep keeps is to be small"
+            )
+        return encoded
 
     def post(self, frame: bytes) -> None:
         with self._lock:
@@ -150,8 +179,13 @@ class SocketChannel(Channel[In, Out]):
             self._queue_stretches()
             self._flush_as_far_as_possible()
 
-    def drop_stretches(self) -> None:
-        """Those of the present gradient count for nothing."""
+    def lend_gradient(self, pieces: Sequence[memoryview]) -> None:
+        """The next gradient lies there, one piece after another; they stay as they are until it is sent."""
+        self._lent = pieces
+
+    def drop_gradient(self) -> None:
+        """What was sent of the present one, or is lent, counts for nothing."""
+        self._lent = None
         if self._leaving is not None and self._leaving.holds_any:
             with self._lock:
                 self._leaving.drop()
@@ -178,10 +212,6 @@ class SocketChannel(Channel[In, Out]):
         return [view for part, view in self._places.items() if part & parts and len(view)] if parts else []
 
     def _queue(self, message: bytes, parts: int, tensors: Sequence[memoryview]) -> None:
-        if len(message) > LONGEST:
-            raise ConfigurationError(
-                f"a message of {len(message) >> 20:,} MiB is too long: what worker.keep keeps is to be small"
-            )
         header = HEADER.pack(parts, len(message), sum(map(len, tensors)))
         self._out.append(memoryview(header + message))
         self._out.extend(tensors)
@@ -238,12 +268,7 @@ class SocketChannel(Channel[In, Out]):
                 self._read_some(self._connection)
         except BlockingIOError:
             return False
-        except (
-            OSError,
-            ValueError,
-            msgspec.MsgspecError,
-            PayloadError,
-        ):  # of one that breaks the rules no more is read
+        except (OSError, *BREACHES):  # of one that breaks the rules no more is read
             self._lose()
         return True
 
@@ -256,9 +281,23 @@ class SocketChannel(Channel[In, Out]):
         else:
             piece = connection.recv(AT_ONCE)
             self._note(len(piece))
+            if not self._in and self._is_whole(piece):
+                return
             self._in += piece
         while not self._targets and self._next_frame():
             pass
+
+    def _is_whole(self, piece: bytes) -> bool:
+        """Whether this is one message, without anything that belongs to it, and is dealt with: most are."""
+        if len(piece) <= HEADER.size:
+            return False
+        parts, length, size = HEADER.unpack_from(piece)
+        if parts or size or len(piece) != HEADER.size + length:
+            return False
+        self._message = self._decode_message(piece[HEADER.size :])
+        self._places_for(0, 0)
+        self._conclude()
+        return True
 
     def _note(self, count: int) -> None:
         if not count:
@@ -341,8 +380,7 @@ class SocketChannel(Channel[In, Out]):
         field = self._parcels.get(type(message))
         if field is not None and getattr(message, field) is not None:
             message = msgspec.structs.replace(message, **{field: path_of(self._parcel)})
-        if message is not None:
-            self._waiting.append(message)
+        self._waiting.extend(() if message is None else (message,))
 
     def _drop_parcel(self) -> None:
         if self._parcel >= 0:
@@ -360,17 +398,3 @@ class SocketChannel(Channel[In, Out]):
             self._targets.clear()
             self._places = {}
             self._leaving = self._arriving = None
-
-
-def places_in(segment: Segment, begin: int = 0, end: int | None = None) -> dict[int, memoryview]:
-    """The bytes of the parts of a segment; of parameters and gradient, from one number to another."""
-    others = 2 * (segment.gradient.data_ptr() - segment.parameters.data_ptr())
-    return {
-        PARAMETERS: _bytes_of(segment.parameters[begin:end]),
-        GRADIENT: _bytes_of(segment.gradient[begin:end]),
-        OTHERS: _bytes_of(segment.memory[others : segment.layout.segment_bytes]),
-    }
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.view(torch.uint8).numpy().data)

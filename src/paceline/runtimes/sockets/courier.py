@@ -1,6 +1,7 @@
-"""Carries stretches of a gradient to those who are to have them while its worker still computes the rest.
+"""Carries gradients to those who are to have them, and stretches of one while its worker still computes the rest.
 
-A thread of its own sends, so that the backward pass never waits for a wire; there is none before the first stretch.
+A whole gradient is sent from where it lies. For stretches that go ahead there is a thread of its own, so that the
+backward pass never waits for a wire; it begins with the first of them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from paceline.runtimes.serving.channel import ClosedError
-from paceline.runtimes.sockets.channel import GRADIENT, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import SocketChannel
+from paceline.runtimes.sockets.places import GRADIENT, bytes_of, places_in
 from paceline.runtimes.sockets.stretches import Leaving
 from paceline.runtimes.sockets.waiting import ready
 from paceline.training.layout import Segment
@@ -29,6 +33,7 @@ class Way(NamedTuple):
 class Courier:
     def __init__(self, ways: Sequence[Way], segment: Segment) -> None:
         self._ways, self._item = ways, segment.gradient.element_size()
+        self._carries_all = sum(way.end - way.begin for way in ways) == segment.layout.parameter_count
         self._leaving = [Leaving(places_in(segment, way.begin, way.end)[GRADIENT]) for way in ways]
         for way, leaving in zip(ways, self._leaving, strict=True):
             way.channel.send_ahead(leaving)
@@ -53,7 +58,15 @@ class Courier:
 
     def drop(self) -> None:
         for way in self._ways:
-            way.channel.drop_stretches()
+            way.channel.drop_gradient()
+
+    def lend(self, gradients: Sequence[Tensor]) -> bool:
+        """False also where somebody on this host sees the segment, and has nothing sent."""
+        if self._carries_all:
+            numbers = [bytes_of(gradient) for gradient in gradients]
+            for way in self._ways:
+                way.channel.lend_gradient(_cut(numbers, way.begin * self._item, way.end * self._item))
+        return self._carries_all
 
     def busy(self) -> float | None:
         return max((seconds for way in self._ways if (seconds := way.channel.busy()) is not None), default=None)
@@ -79,3 +92,14 @@ class Courier:
 
     def _unsent(self) -> dict[int, SocketChannel[Any, Any]]:
         return {way.channel.writing: way.channel for way in self._ways if way.channel.has_unsent}
+
+
+def _cut(pieces: Sequence[memoryview], begin: int, end: int) -> list[memoryview]:
+    """What lies from one byte to another of these pieces, one after another."""
+    found, at = [], 0
+    for piece in pieces:
+        part = piece[max(begin - at, 0) : max(end - at, 0)]
+        if len(part):
+            found.append(part)
+        at += len(piece)
+    return found

@@ -10,9 +10,10 @@ from torch import Tensor
 from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.link import ChannelLink
 from paceline.runtimes.serving.messages import ToServer, ToWorker
-from paceline.runtimes.sockets.channel import SocketChannel, places_in
+from paceline.runtimes.sockets.channel import SocketChannel
 from paceline.runtimes.sockets.courier import Courier, Way
 from paceline.runtimes.sockets.gradient_codec import GradientCodec
+from paceline.runtimes.sockets.places import places_in
 from paceline.runtimes.sockets.segment_channel import SegmentChannel
 from paceline.training.compression import Compression
 from paceline.training.layout import Layout, Segment

@@ -7,8 +7,9 @@ from typing import Any
 from paceline.runtimes.serving.channel import In, Out
 from paceline.runtimes.serving.memory import map_segment
 from paceline.runtimes.serving.messages import Enter, Go, Leased, Push, Restart, StateReady
-from paceline.runtimes.sockets.channel import GRADIENT, OTHERS, PARAMETERS, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import SocketChannel
 from paceline.runtimes.sockets.gradient_codec import GradientCodec
+from paceline.runtimes.sockets.places import GRADIENT, OTHERS, PARAMETERS, places_in
 from paceline.training.compression import Compression
 
 

@@ -24,10 +24,11 @@ from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import map_segment, pack, path_of, unpack_from
 from paceline.runtimes.sockets import shard_messages as said
-from paceline.runtimes.sockets.channel import GRADIENT, PARAMETERS, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import SocketChannel
 from paceline.runtimes.sockets.gradient_codec import NONE, GradientCodec, compression_of
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.listener import Listener, Visitor
+from paceline.runtimes.sockets.places import GRADIENT, PARAMETERS, places_in
 from paceline.training.aggregation import Aggregation
 from paceline.training.layout import Segment
 from paceline.training.memory_use import keep_freed_memory

@@ -17,12 +17,13 @@ from paceline.runtimes.serving.link import Stopped
 from paceline.runtimes.serving.memory import create
 from paceline.runtimes.serving.messages import HandOver, ToServer, ToWorker
 from paceline.runtimes.sockets import shard_messages as said
-from paceline.runtimes.sockets.channel import GRADIENT, PARAMETERS, SocketChannel, places_in
+from paceline.runtimes.sockets.channel import SocketChannel
 from paceline.runtimes.sockets.connecting import Address, connect, is_shared
 from paceline.runtimes.sockets.courier import Way
 from paceline.runtimes.sockets.gradient_codec import NONE, compression_of
 from paceline.runtimes.sockets.handshake import Caller
 from paceline.runtimes.sockets.link import WORKER, SocketLink
+from paceline.runtimes.sockets.places import GRADIENT, PARAMETERS, places_in
 from paceline.runtimes.sockets.segment_channel import SegmentChannel
 from paceline.runtimes.sockets.waiting import ready
 from paceline.training.compression import Compression
