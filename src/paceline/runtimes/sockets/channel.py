@@ -46,8 +46,7 @@ BREACHES = ValueError, msgspec.MsgspecError, PayloadError
 class SocketChannel(Channel[In, Out]):
     """One end of a connection, or of one that is still to come.
 
-    `parts`: which parts of a segment go with a message, by its type. `parcels`: which field of a message, by its type,
-    is the path of a parcel.
+    By the type of a message: `parts` of a segment that go with it, and in `parcels` its field with a parcel's path.
     """
 
     def __init__(
@@ -380,7 +379,8 @@ class SocketChannel(Channel[In, Out]):
         field = self._parcels.get(type(message))
         if field is not None and getattr(message, field) is not None:
             message = msgspec.structs.replace(message, **{field: path_of(self._parcel)})
-        self._waiting.extend(() if message is None else (message,))
+        if message is not None:
+            self._waiting.append(message)
 
     def _drop_parcel(self) -> None:
         if self._parcel >= 0:
