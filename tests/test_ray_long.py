@@ -18,10 +18,13 @@ from moving_runs import comes_to_the_weights_of_its_trace, is_whole, move
 from ray_nodes import Departures, Driver, Nodes, process_of, title_of, until
 from test_local import one_process, same
 from test_ray import EPOCHS, adds_up, count_while, go_back_after
+from test_socket_runs import train_layers
+from test_switching_runs import ENDLESS, Switcher
 
 from paceline import RayCluster, launch
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.callbacks import Callback, Run
+from paceline.experiment.verification import train_again
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Measurement
 from paceline.recording.replay import first_difference
@@ -80,6 +83,17 @@ def test_a_run_with_everything_replays_and_its_ledger_adds_up(nodes: Nodes, tmp_
 
 
 # -- groups that change --
+
+
+def test_a_run_is_switched_again_and_again_and_trained_again_to_the_bit(nodes: Nodes, tmp_path: Path) -> None:
+    run, policies = tmp_path / "run", ["bsp", "dbw", "ssp:staleness=1", "elastic-bsp:lookahead=3", "asp", "backup:k=2"]
+    switcher = Switcher(policies)
+    cluster = RayCluster(address=nodes.address, servers=2, transport="tcp")
+    launch(train_layers, workers=3, policy="asp", epochs=ENDLESS, run_dir=run, callbacks=[switcher], cluster=cluster)
+    assert switcher.heard == policies
+    assert first_difference(Trace(run / "trace.jsonl")) is None
+    verdict = train_again(run, train_layers)
+    assert verdict.differs_at is None and len(verdict.agreed) >= 2
 
 
 def test_a_shard_whose_node_is_gone_is_made_anew_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
