@@ -26,13 +26,13 @@ class ShortWait:
 
     To be woken from sleep on another core takes a hundred microseconds, more than a small model's whole update. A
     side that waited long the last time sleeps at once, so that no core is kept busy by waiting for a slow worker. And
-    only small models are worth it: on larger ones torch works with several threads, which need the cores.
+    large models are not worth it: their updates take longer than waking up.
     """
 
     LONGEST = 500e-6  # seconds: the two wake-ups of a cycle in which the other side sleeps
     TRY_AGAIN = 16  # waits after which it is tried again all the same
 
-    SMALL = 1 << 15  # parameters up to which torch's operations run in one thread
+    SMALL = 1 << 20  # parameters: an update takes a few hundred microseconds
 
     def __init__(self) -> None:
         self.parameters = self.SMALL + 1  # of the model; set once it is known
