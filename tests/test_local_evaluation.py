@@ -55,6 +55,7 @@ def test_an_evaluation_that_raises_fails_the_run_and_all_is_written(tmp_path: Pa
             evaluate=functions.evaluate_badly,
             evaluate_every=functions.BATCH,
             run_dir=tmp_path / "run",
+            tensorboard=False,
         )
     message = str(caught.value)
     assert message.count("Traceback") == message.count("RuntimeError: a bug in the user's evaluation") == 1

@@ -57,7 +57,7 @@ def train(worker):
 if __name__ == "__main__":
     options = dict(workers=1, speed="constant:seconds=0.3") if sys.argv[1:] else dict(workers=2)
     try:
-        launch(train, policy="ssp", epochs=10**6, run_dir=HERE / "run", evaluate=evaluate, **options)
+        launch(train, policy="ssp", epochs=10**6, run_dir=HERE / "run", evaluate=evaluate, tensorboard=False, **options)
     except InterruptedRun as stop:
         print("nothing yet" if stop.result is None else stop.result.samples)
         sys.exit({INTERRUPTED})

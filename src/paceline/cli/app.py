@@ -10,6 +10,7 @@ from paceline import __version__
 from paceline.cli.chaos import chaos_command
 from paceline.cli.compare import compare_command
 from paceline.cli.download import download_command
+from paceline.cli.export import export_command
 from paceline.cli.ledger import ledger_command
 from paceline.cli.policies import policies
 from paceline.cli.profile import profile_command
@@ -43,6 +44,7 @@ app.command("download")(download_command)
 app.command()(policies)
 app.command("simulate")(simulate_command)
 app.command()(replay)
+app.command("export")(export_command)
 app.command("ledger")(ledger_command)
 app.command("chaos")(chaos_command)
 app.command("reproduce")(reproduce_command)

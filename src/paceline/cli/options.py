@@ -87,6 +87,10 @@ Resume: TypeAlias = Annotated[
     Path | None, Option(help="Go on with the run in this directory, from its newest checkpoint; all else is known.")
 ]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON instead of a table, and no progress.")]
+TensorBoard: TypeAlias = Annotated[
+    bool | None,
+    Option("--tensorboard/--no-tensorboard", help="Write a file for TensorBoard; default: where that is installed."),
+]
 Gantt: TypeAlias = Annotated[
     bool | None, Option("--gantt/--no-gantt", help="Show when every worker computes and waits; on a terminal: yes.")
 ]
@@ -145,7 +149,7 @@ def _amounts(text: str) -> dict[str, float]:
 
 
 # What may be given along with --resume: how the run is shown, and by how many it goes on.
-WITH_RESUME = {"resume", "workers", "restart", "patience", "target_accuracy", "as_json", "strip"}
+WITH_RESUME = {"resume", "workers", "restart", "patience", "target_accuracy", "as_json", "strip", "tensorboard"}
 OF_CLUSTERS = ("cluster", "address", "servers", "resources", "transport", "compression")
 WITH_RESUME |= set(OF_CLUSTERS)
 

@@ -50,6 +50,7 @@ def run_command(
     resume: options.Resume = None,
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
+    tensorboard: options.TensorBoard = None,
 ) -> None:
     """Run train(worker) of a script, on this machine or on a cluster."""
     if resume is not None:
@@ -81,6 +82,7 @@ def run_command(
         out=out,
         as_json=as_json,
         gantt=strip,
+        tensorboard=tensorboard,
         checkpoint_every=checkpoint_every,
         keep=keep,
         compress_trace=compress_trace,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from rich.console import RenderableType
@@ -14,8 +14,12 @@ from rich.text import Text
 from typer import Argument, Option
 
 from paceline.core.errors import ConfigurationError
+from paceline.recording.prometheus import prometheus_text
 from paceline.recording.status import GOING_ON
 from paceline.report.console import output
+
+if TYPE_CHECKING:  # it takes a while to import
+    from paceline.experiment.run_status import RunReader
 
 EVERY = 1.0  # seconds between two looks
 PRINT_EVERY = 10  # looks, where nothing can be drawn over
@@ -26,12 +30,17 @@ def status_command(
     run: Annotated[Path | None, Argument(help="A run directory. Default: the newest run below ./runs.")] = None,
     watch: Annotated[bool, Option("--watch", help="Look every second until the run ends, or Ctrl-C.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print JSON; with --watch one object per line.")] = False,
+    prometheus: Annotated[bool, Option("--prometheus", help="Print it as Prometheus reads it.")] = False,
     address: Annotated[
         str | None, Option(help="Say instead which runs a Ray cluster holds: auto, or host:6379.")
     ] = None,
 ) -> None:
     """Say how a run is: its workers, what they wait for, how far it is. Reads its directory, and costs it nothing."""
-    if address is None:
+    if prometheus and (watch or as_json or address is not None):
+        raise ConfigurationError("--prometheus is about one look at one run: leave out --watch, --json and --address")
+    if prometheus:
+        print(prometheus_text([_reader(run).look()]), end="")
+    elif address is None:
         _show_run(run, watch, as_json)
     elif run is not None:
         raise ConfigurationError("give the directory of a run, or the address of a cluster, not both")
@@ -40,13 +49,18 @@ def status_command(
 
 
 def _show_run(run: Path | None, watch: bool, as_json: bool) -> None:
-    from paceline.experiment.run_list import newest_run
-    from paceline.experiment.run_status import RunReader
     from paceline.report.status import status_view
 
-    reader = RunReader(newest_run(Path("runs")) if run is None else run)
+    reader = _reader(run)
     looks = _looks(reader.look, lambda status: watch and status.state in GOING_ON)
     _show(looks, lambda status, width: status_view(status, width, wrap=not watch), watch, as_json)
+
+
+def _reader(run: Path | None) -> RunReader:
+    from paceline.experiment.run_list import newest_run
+    from paceline.experiment.run_status import RunReader
+
+    return RunReader(newest_run(Path("runs")) if run is None else run)
 
 
 def _show_cluster(address: str, watch: bool, as_json: bool) -> None:

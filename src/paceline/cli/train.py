@@ -56,6 +56,7 @@ def train_command(
     resume: options.Resume = None,
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
+    tensorboard: options.TensorBoard = None,
 ) -> None:
     """Train a built-in task, under one policy or under several, one after another."""
     if resume is not None:
@@ -93,6 +94,7 @@ def train_command(
         out=out,
         as_json=as_json,
         gantt=strip,
+        tensorboard=tensorboard,
         checkpoint_every=checkpoint_every,
         keep=keep,
         compress_trace=compress_trace,

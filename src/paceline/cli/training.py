@@ -60,6 +60,7 @@ class TrainingRequest(msgspec.Struct, frozen=True):
     compress_trace: bool = False
     cluster: RayCluster | None = None
     origin: Origin | None = None
+    tensorboard: bool | None = None
 
 
 def go_on(run_dir: Path, given: dict[str, Any]) -> None:
@@ -91,6 +92,7 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
         out=run_dir.parent,
         as_json=given.get("as_json", False),
         gantt=given.get("strip"),
+        tensorboard=given.get("tensorboard"),
         checkpoint_every=before.checkpoint_every or "60s",
         keep=before.keep,
         compress_trace=before.compressed,
@@ -222,6 +224,7 @@ def _run(
             origin=request.origin,
             group=request.group,
             cluster=request.cluster,
+            tensorboard=request.tensorboard,
             observers=[timeline, view],
         )
     if resume is not None and result.optimizer_state is None:

@@ -188,6 +188,11 @@ def _taken_by(method: Any) -> int | None:
         return None
 
 
+def _name_of(callback: Callback, method: str) -> str:
+    """As the user knows it: our own classes behind an argument of `launch` have its name."""
+    return str(getattr(callback, "told_as", f"{type(callback).__name__}.{method}"))
+
+
 class CallbackCaller(Observer):
     """Calls what there is to call, and keeps the run from their mistakes."""
 
@@ -198,7 +203,7 @@ class CallbackCaller(Observer):
         self._told: set[str] = set()  # names of those that took long
         self._methods: dict[str, list[tuple[str, Callable[..., None]]]] = {
             method: [
-                (f"{type(callback).__name__}.{method}", getattr(callback, method))
+                (_name_of(callback, method), getattr(callback, method))
                 for callback in callbacks
                 if getattr(type(callback), method) is not getattr(Callback, method) or method in vars(callback)
             ]

@@ -70,9 +70,13 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "compress_trace": (lambda value: isinstance(value, bool), "True or False"),
     "resume": (_is_path, "the directory of a run, or 'auto'"),
     "group": (lambda value: isinstance(value, Group), "a paceline.experiment.group.Group"),
+    "tensorboard": (lambda value: isinstance(value, bool), "True, False, or None: where TensorBoard is installed"),
     "observers": (_are_observers, "a list of paceline.recording.observer.Observer objects"),
 }
-OPTIONAL = ("live", "slowdown", "speed", "evaluate_every", "run_dir", "checkpoint_every", "resume", "cluster", "group")
+OPTIONAL = (
+    *("live", "slowdown", "speed", "evaluate_every", "run_dir", "checkpoint_every", "resume", "cluster", "group"),
+    "tensorboard",
+)
 
 
 def check_given(given: Mapping[str, Any]) -> None:
@@ -80,6 +84,8 @@ def check_given(given: Mapping[str, Any]) -> None:
     check_function("train", given["train"], "worker")
     if given["evaluate"] is not None:
         check_function("evaluate", given["evaluate"], "state")
+    if given["on_metrics"] is not None:
+        check_function("on_metrics", given["on_metrics"], "figures, step")
     for name, (fits, expected) in KINDS.items():
         value = given[name]
         if not (fits(value) or (value is None and name in OPTIONAL)):
@@ -87,7 +93,7 @@ def check_given(given: Mapping[str, Any]) -> None:
 
 
 def check_function(name: str, function: Any, takes: str) -> None:
-    """It is called with one argument."""
+    """It is called with these."""
     if not callable(function):
         raise ConfigurationError(f"{name} is {function!r:.80}; it must be a function {name}({takes})")
     try:
@@ -95,7 +101,7 @@ def check_function(name: str, function: Any, takes: str) -> None:
     except (TypeError, ValueError):
         return  # some of C do not tell what they take
     try:
-        signature.bind(None)
+        signature.bind(*takes.split(", "))
     except TypeError as problem:
         called = getattr(function, "__name__", name)
         raise ConfigurationError(

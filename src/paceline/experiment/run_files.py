@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from paceline.core.errors import ConfigurationError
 from paceline.core.messages import UpdateRule
 from paceline.experiment.configuration import CHECKPOINTS, CONFIGURATION, MODEL, Configuration, read_configuration
 from paceline.experiment.run_lock import lock
+from paceline.recording.event_file import FILES
 from paceline.recording.lines import COMPRESSED, write_privately
-from paceline.recording.metrics import Summary
+from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import MetricsWriter
+from paceline.recording.tensorboard import TensorBoard
 from paceline.recording.trace import NAME, RecordingError, TraceWriter, cut_to, trace_in
+from paceline.runtimes.intervals import Interval
+from paceline.runtimes.serving.checkpoints import CheckpointOptions
 from paceline.runtimes.serving.control import Control
 from paceline.training.checkpoint import Facts, save_state, set_aside_after
 
@@ -85,6 +90,21 @@ class RunFiles(Observer):
         self.control.close()
         os.close(self._lock)
 
+    def checkpoint_options(self, every: Interval) -> CheckpointOptions:
+        """What is in a checkpoint beside the state of the run: where its files can be cut."""
+        configuration = self._configuration
+
+        def facts() -> dict[str, Any]:
+            return {
+                "policy": configuration.policy,
+                "seed": configuration.seed,
+                "epochs": configuration.epochs,
+                "trace_bytes": self.trace.bytes,
+                "metrics_bytes": self.metrics.bytes,
+            }
+
+        return CheckpointOptions(self.directory / CHECKPOINTS, every, configuration.keep, facts)
+
     def begun(self, rule: UpdateRule) -> None:
         self._write(CONFIGURATION, msgspec.structs.replace(self._configuration, updates=rule))
 
@@ -107,6 +127,23 @@ class RunFiles(Observer):
 
     def _write(self, name: str, content: Any) -> None:
         write_privately(self.directory / name, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def tensorboards(
+    wanted: bool | None, files: RunFiles | None, metrics: RunMetrics, resumed: Facts | None, stack: ExitStack
+) -> list[Observer]:
+    """Who shows the run in TensorBoard, if anybody does. None: where that is installed, and there is a directory."""
+    if files is None:
+        if wanted:
+            raise ConfigurationError("tensorboard=True writes into the directory of the run; give run_dir as well")
+        return []
+    if wanted is False or (wanted is None and find_spec("tensorboard") is None):
+        return []
+    before = any(files.directory.glob(f"{FILES}*"))  # of this run, which is resumed or begins anew
+    resumed_at = (0 if resumed is None else resumed.samples) if before else None
+    board = TensorBoard(files.directory, metrics, resumed_at=resumed_at)
+    stack.callback(board.close)
+    return [board]
 
 
 def fresh_directory(below: Path, name: str) -> Path:

@@ -16,17 +16,18 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.errors import PacelineError
 from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
 from paceline.experiment.collector import Collector
-from paceline.experiment.configuration import CHECKPOINTS, Configuration, Origin
+from paceline.experiment.configuration import Configuration, Origin
 from paceline.experiment.given import check_given
 from paceline.experiment.going_back import goes_back, returned
 from paceline.experiment.group import Group, group_of
 from paceline.experiment.interruptions import Interruptions
 from paceline.experiment.launchers import launcher_for
 from paceline.experiment.limits import limits_of
+from paceline.experiment.metrics_hook import OnMetrics, hooks
 from paceline.experiment.result import InterruptedRun as InterruptedRun
 from paceline.experiment.result import RunResult as RunResult
 from paceline.experiment.resuming import AUTO, expects_stale, find_resumption, policy_in_force
-from paceline.experiment.run_files import RunFiles, name_of
+from paceline.experiment.run_files import RunFiles, name_of, tensorboards
 from paceline.experiment.simulation import policy_for
 from paceline.lifecycle.samples import Samples
 from paceline.policies import Policy
@@ -39,7 +40,6 @@ from paceline.runtimes.intervals import Interval, interval_of, patience_of
 from paceline.runtimes.local.launcher import refuse_inside_a_worker
 from paceline.runtimes.local.room import available_memory, refuse_if_too_many
 from paceline.runtimes.ray_cluster.options import RayCluster
-from paceline.runtimes.serving.checkpoints import CheckpointOptions
 from paceline.runtimes.serving.duties import Assignment
 from paceline.runtimes.serving.server import Server
 from paceline.training.checkpoint import Checkpoint
@@ -80,6 +80,8 @@ def launch(
     callbacks: Sequence[Callback] = (),
     observers: Sequence[Observer] = (),
     live: bool | None = None,
+    tensorboard: bool | None = None,
+    on_metrics: OnMetrics | None = None,
     origin: Origin | None = None,
 ) -> RunResult:
     """Run `train(worker)` in so many processes, under this policy, and return what they learned.
@@ -118,6 +120,8 @@ def launch(
     callbacks          objects of paceline.Callback: they hear what happens, and may stop the run
     observers          objects of paceline.recording.observer.Observer: they see every decision
     live               show a table of the group while it trains; None: in a notebook only
+    tensorboard        write a file for TensorBoard into `run_dir`; None: where the tensorboard package is installed
+    on_metrics         on_metrics(figures, step) gets a dict of numbers a few times a second, and the samples so far
     origin             what to write down of the command that asks
 
     Ctrl-C ends the run cleanly and raises InterruptedRun, which is a KeyboardInterrupt. Wrong input is a
@@ -183,6 +187,7 @@ def launch(
         )
 
     metrics, collector = RunMetrics(), Collector(tells=not any(observer.tells for observer in observers))
+    callbacks = [*callbacks, *hooks(on_metrics, metrics)]
     caller = CallbackCaller(callbacks)
     with ExitStack() as stack:
         interruptions = stack.enter_context(Interruptions())
@@ -193,7 +198,8 @@ def launch(
             stack.enter_context(files)
         if files is not None and checkpoint is not None:
             _catch_up(files.directory, metrics, collector)
-        watching = [*observers, *_views(live, observers, str(chosen), stack)]
+        boards = tensorboards(tensorboard, files, metrics, resumed, stack)
+        watching = [*observers, *boards, *_views(live, observers, str(chosen), stack)]
         name = name_of(train) if run_dir is None else str(Path(run_dir).resolve())
         launcher = launcher_for(cluster, train, evaluate, assignment, elastic=group.most is not None, name=name)
         stack.enter_context(launcher)
@@ -216,7 +222,7 @@ def launch(
             observers=[*told_all, *returned(files, resume, resumed, told_all)],
             control=None if files is None else files.control,
             choose=policy_for,
-            checkpoints=None if files is None else _checkpoint_options(files, every, keep, configuration),
+            checkpoints=None if files is None else files.checkpoint_options(every),
             resumed=checkpoint,
             restarts=group.restart,
             patience=patience_of(group.patience, "patience"),
@@ -261,19 +267,6 @@ def _views(live: bool | None, observers: Sequence[Observer], title: str, stack: 
     if any(type(observer).starting is not Observer.starting for observer in observers):
         return []
     return [OnlyTheStart()]
-
-
-def _checkpoint_options(files: RunFiles, every: Interval, keep: int, configuration: Configuration) -> CheckpointOptions:
-    def facts() -> dict[str, Any]:
-        return {
-            "policy": configuration.policy,
-            "seed": configuration.seed,
-            "epochs": configuration.epochs,
-            "trace_bytes": files.trace.bytes,
-            "metrics_bytes": files.metrics.bytes,
-        }
-
-    return CheckpointOptions(files.directory / CHECKPOINTS, every, keep, facts)
 
 
 def _catch_up(run_dir: Path, metrics: RunMetrics, collector: Collector) -> None:

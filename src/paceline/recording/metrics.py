@@ -43,6 +43,23 @@ class WorkerNow(msgspec.Struct, frozen=True):
     apart: str = ""  # in words, if it neither computes nor waits: it left, or is silent
 
 
+class WorkerTotals(msgspec.Struct, frozen=True):
+    """Of one worker, since it joined."""
+
+    samples: int
+    waited: float
+    stayed: float
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Up to a moment in the middle of a run. The difference of two is what happened in between."""
+
+    seconds: float
+    applied: int
+    staleness: int  # of all gradients that were applied
+    workers: dict[int, WorkerTotals]  # all that ever were members
+
+
 class LongestWait(msgspec.Struct, frozen=True):
     worker: int
     began: float
@@ -223,6 +240,14 @@ class RunMetrics(Observer):
                 reason = worker.reason if waits else ""
                 members.append(WorkerNow(worker_id, worker.pushes, rate, share, waits, reason))
         return members
+
+    def totals(self, now: float) -> Totals:
+        workers = {}
+        for worker_id, worker in self._workers.items():
+            waits = 0.0 if worker.pushed_at is None else now - worker.pushed_at
+            stayed = (now if worker.left is None else worker.left) - worker.entered
+            workers[worker_id] = WorkerTotals(worker.samples, worker.waited + waits, stayed)
+        return Totals(now, self._applied, self._staleness, workers)
 
     def summary(self, policy: str, end: float) -> Summary:
         """The figures at the end of the run. It may be asked for once, because it ends every wait."""

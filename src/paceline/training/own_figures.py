@@ -14,7 +14,7 @@ class OwnFigures:
     def __init__(self, worker: int, now: float) -> None:
         self._worker = worker
         self._told_at = now
-        self._sums: dict[str, tuple[float, int]] = {}  # by name: the sum since the last time, and of how many
+        self._means: dict[str, tuple[float, int]] = {}  # by name: since the last time, and of how many
 
     def add(self, figures: Mapping[str, Any]) -> None:
         if not isinstance(figures, Mapping):
@@ -23,8 +23,8 @@ class OwnFigures:
                 ' worker.log({"gradient norm": 1.3})'
             )
         for name, value in figures.items():
-            total, number = self._sums.get(str(name), (0.0, 0))
-            self._sums[str(name)] = (total + self._number(name, value), number + 1)
+            mean, number = self._means.get(str(name), (0.0, 0))
+            self._means[str(name)] = (mean + (self._number(name, value) - mean) / (number + 1), number + 1)
 
     def _number(self, name: str, value: Any) -> float:
         try:
@@ -36,12 +36,12 @@ class OwnFigures:
 
     @property
     def any(self) -> bool:
-        return bool(self._sums)
+        return bool(self._means)
 
     def due(self, now: float) -> bool:
         return self.any and now >= self._told_at + EVERY
 
     def means(self, now: float) -> dict[str, float]:
         """Of each figure since the last time; they begin anew."""
-        sums, self._sums, self._told_at = self._sums, {}, now
-        return {name: total / number for name, (total, number) in sums.items()}
+        means, self._means, self._told_at = self._means, {}, now
+        return {name: mean for name, (mean, _) in means.items()}
