@@ -10,6 +10,7 @@ At each moment a wait is shared equally among those that it still waits for:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -30,7 +31,7 @@ def share_waits(
     moments = sorted({*began, *(arrival.at for arrival in known if began[0] < arrival.at < end), end})
     waiting = passed = 0
     share = 0.0  # of one that is still waited for, so far
-    for moment, following in zip(moments, moments[1:], strict=False):
+    for moment, following in pairwise(moments):
         while waiting < len(began) and began[waiting] <= moment:
             waiting += 1
         while passed < len(known) and known[passed].at <= moment:

@@ -1,4 +1,4 @@
-"""Who holds which place of a group. A place is what is paid for: it outlives the workers that hold it one after another.
+"""Who holds which place of a group. A place is what is paid for: it outlives the workers that hold it in turn.
 
 A place opens when a worker joins for whom none is free. A worker that comes back takes its old one, a new worker the
 one that has been empty for the longest. It closes when the group is made smaller; one whose worker died stays, empty.

@@ -188,6 +188,7 @@ class Trace:
         self.path = path
         self.end: float | None = None
         self.records: int | None = None
+        self.was_cut_off = False  # known once all were read
         self._allow_cut_off = allow_cut_off
         try:
             first = next(lines_of(path), b"")
@@ -225,7 +226,7 @@ class Trace:
             raise UnreadableTraceError(
                 f"{self.path}, line {count + 2}: the trace is cut off: its closing line is missing"
             )
-        self.end, self.records = last, count
+        self.end, self.records, self.was_cut_off = last, count, True
 
     def _close(self, line: bytes, number: int, count: int) -> None:
         try:
