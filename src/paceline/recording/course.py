@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import Self
 
 from paceline.core.messages import (
+    AT_THE_END,
     ApplyUpdate,
     DiscardGradient,
     Estimates,
@@ -174,7 +175,7 @@ class Course(Observer):
         if worker in self._standing:
             row = self._row(worker)
             self._stop_waiting(worker, now, worker)
-            if row.since is not None and row.since < now:
+            if row.since is not None and row.since < now and event.reason not in AT_THE_END:
                 row.add(now, LOST)
             row.since = None
             self._clocks.exit(worker, self._standing.pop(worker))

@@ -64,13 +64,14 @@ def _run(number: int, run: Contents, *, alone: bool) -> str:
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in run.notes)
     failures = "".join(f'<p class="note">{escape(str(failure))}</p>' for failure in run.failures)
     state = f'<span class="state {escape(run.state)}">{escape(run.state)}</span>' if run.state else ""
-    parts = [
+    above = [
         f"<header><{heading}>{escape(run.name)} {state}</{heading}>"
         f'<p class="dim">{escape(", ".join(part for part in (run.summary.policy, run.began) if part))}</p></header>',
         notes,
         f'<p class="headline">{escape(headline(run))}</p>{bill_bar(run)}' if run.summary.pushes else "",
         f'<div class="story">{sentences}</div>{failures}',
     ]
+    parts = []
     if run.summary.pushes:
         parts += [
             run_tiles(run),
@@ -91,7 +92,8 @@ def _run(number: int, run: Contents, *, alone: bool) -> str:
         details("Commands for this run", pairs(run.steps, code=True)) if run.steps else "",
         details("Configuration", pairs(run.settings)) if run.settings else "",
     ]
-    return f"<article>{''.join(parts)}</article>"
+    more = "".join(parts)
+    return f"<article>{''.join(above)}{more if alone else details('More of this run', more)}</article>"
 
 
 def _chart(section: str, title: str, kind: str, number: int) -> str:

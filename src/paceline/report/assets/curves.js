@@ -74,7 +74,7 @@ function axes(root, range, px, py, width, height, options) {
     svg('line', { class: 'grid', x1: MARGIN.left, x2: width - MARGIN.right, y1: py(y), y2: py(y) }, root);
     svg('text', { x: MARGIN.left - 6, y: py(y) + 4, 'text-anchor': 'end' }, root, short(y));
   }
-  const steps = niceSteps(range.x0, range.x1, Math.max(2, Math.floor(width / 130)));
+  const steps = niceSteps(range.x0, range.x1, Math.max(3, Math.floor(width / 95)));
   for (const x of steps) svg('text', { x: px(x), y: height - 18, 'text-anchor': 'middle' }, root, short(x));
   svg('text', { x: width - MARGIN.right, y: height - 3, 'text-anchor': 'end' }, root, options.across);
 }
@@ -100,13 +100,13 @@ function drawBars(host, tip, counts, what, width) {
     svg('line', { class: 'grid', x1: MARGIN.left, x2: width - MARGIN.right, y1: py(share), y2: py(share) }, root);
     svg('text', { x: MARGIN.left - 6, y: py(share) + 4, 'text-anchor': 'end' }, root, `${+(share * 100).toFixed(1)}%`);
   }
+  const every = Math.max(1, Math.ceil((`${last}`.length * 8 + 8) / step));
   bars.forEach((count, i) => {
     const name = wide === 1 ? `${i}` : `${i * wide} to ${i * wide + wide - 1}`;
     const y = py(count / total), x = MARGIN.left + i * step;
     const size = Math.min(step - 2, 48);
     svg('rect', { class: 's0', x: x + (step - size) / 2, width: size, y, height: Math.max(0, height - MARGIN.bottom - y), rx: 1.5 }, root);
-    const every = Math.max(1, Math.ceil((name.length * 8 + 6) / step));
-    if (i % every === 0) svg('text', { x: x + step / 2, y: height - 18, 'text-anchor': 'middle' }, root, wide === 1 ? name : `${i * wide}`);
+    if (i % every === 0) svg('text', { x: x + step / 2, y: height - 18, 'text-anchor': 'middle' }, root, `${i * wide}`);
     const area = svg('rect', { x, width: step, y: 0, height: height - MARGIN.bottom, fill: 'transparent' }, root);
     area.addEventListener('pointermove', (event) => {
       const box = root.getBoundingClientRect();

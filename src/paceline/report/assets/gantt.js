@@ -148,7 +148,7 @@ class Gantt {
     if (i < 0 || moment >= Math.max(row.ends[i], row.pushes[i])) return `${name} is not there`;
     if (moment >= row.pushes[i]) {
       const reason = this.course.reasons[row.reasons[i]] || 'waits';
-      const until = row.until[i] < 0 ? '' : `\nuntil worker ${row.until[i]} ${who && row.until[i] === who[1] ? 'left' : 'came'}`;
+      const until = row.until[i] < 0 ? '' : `\nuntil worker ${row.until[i]} ${who && row.until[i] === who[1] ? 'left' : 'pushed'}`;
       return `${name} waits ${this.lasts(row.ends[i] - row.pushes[i])}, from ${this.time(row.pushes[i] * tick)}\n${reason}${until}`;
     }
     const fate = ['', '\nits gradient was not used', '\nthe work was lost', '\nits gradient has no fate yet'][row.fates[i]];
