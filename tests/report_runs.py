@@ -36,7 +36,7 @@ def simulated_run(directory: Path, policy: str, simulation: Simulation, figures:
         metrics.measured(Measurement(seconds, 8 * number, 0.1, 3, 2 * number, workers, 0.1, 2.0 / number))
         metrics.logged(Logged(seconds, number % 2, {f"norm {EVIL}": 1.0 / number}))
         if number % 4 == 0:
-            metrics.evaluated(Evaluation(seconds, 8 * number, 2 * number, {name: number / 50 for name in figures}))
+            metrics.evaluated(Evaluation(seconds, 8 * number, 2 * number, dict.fromkeys(figures, number / 50)))
     metrics.worker_failed(Failure(1, 61.5, f"raised {EVIL}"))
     metrics.close()
     return directory

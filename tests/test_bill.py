@@ -19,6 +19,7 @@ from paceline.recording.bill import (
     FAILED,
     JOINING,
     NOT_LOST,
+    SERVER,
     SLOW,
     UNFINISHED,
     WAITING,
@@ -179,6 +180,8 @@ def test_it_adds_up_whatever_happens(policy: str, simulation: Simulation) -> Non
     if not simulation.joins:
         assert math.isclose(total, summary.seconds * len(simulation.intervals or ()), abs_tol=1e-6)
     assert all(item.seconds > 0 for item in bill.items)
+    if policy.startswith(("bsp", "ssp", "asp")):
+        assert bill.of(SERVER) == 0, "somebody still computes whenever somebody waits"
     waited = sum(own.seconds.get(WAITING, 0.0) for own in bill.workers)
     assert math.isclose(waited, summary.waiting_seconds, abs_tol=1e-6)
     computed = sum(own.seconds.get(cause, 0.0) for own in bill.workers for cause in NOT_LOST)

@@ -94,7 +94,7 @@ class _Worker:
         self.doing = JOINING  # or COMPUTING, WAITING
         self.since = now
         self.charged_from = now  # where it waits: from then on nobody was charged yet
-        self.arrived_at = -1.0  # its latest gradient that counted
+        self.arrived_at = self.before = -1.0  # its latest gradient that counted, and the one before it
         self.clock = self.standing = 0
         self.useful = array("d")  # seconds of iterations
         self.wasted = array("d")
@@ -134,7 +134,7 @@ class Billing(Observer):
                 if self._members[worker].doing == COMPUTING:
                     self._begin_again(worker, FAILED if isinstance(event, WorkerReturned) else DISCARDED, now)
             case PolicyChanged(policy):
-                self._settle(list(self._waiting.values()), now, everybody=True)
+                self._settle_all(now)
                 self._by_lead = _waits_for_slowest(policy)
                 self._slowest.note(0, now)
             case _:
@@ -153,6 +153,7 @@ class Billing(Observer):
                 case DiscardGradient(gradient):
                     seconds = self._pending.pop(gradient)
                     self._workers[gradient.worker].wasted.append(seconds)
+                    self._forget_arrival(gradient, record)
                     self._spend(gradient.worker, DISCARDED, seconds)
                 case InterruptWorker(worker):
                     self._begin_again(worker, DISCARDED, record.now)
@@ -181,11 +182,16 @@ class Billing(Observer):
         self._clocks.advance(gradient.worker, worker.standing)
         worker.standing += 1
         self._pending[gradient] = record.now - worker.since
-        if not any(isinstance(done, DiscardGradient) and done.gradient == gradient for done in record.commands):
-            worker.arrived_at = record.now
+        worker.before, worker.arrived_at = worker.arrived_at, record.now
         self._charge(gradient.worker, WAITING, self._slowest.cost_of(gradient.worker))
         worker.doing, worker.since, worker.charged_from = WAITING, record.now, record.now
         self._waiting[gradient.worker] = worker
+
+    def _forget_arrival(self, gradient: Gradient, record: Record) -> None:
+        """It was discarded as it came: nobody waited for it."""
+        if isinstance(record.event, GradientArrived) and record.event.gradient == gradient:
+            worker = self._workers[gradient.worker]
+            worker.arrived_at = worker.before
 
     def _release(self, released: list[int], now: float) -> None:
         waited = [worker for number in released if (worker := self._waiting.get(number)) and worker.since < now]
@@ -219,7 +225,7 @@ class Billing(Observer):
         at_the_end = event.reason in AT_THE_END
         failed = not (at_the_end or place.closed)
         if worker.doing == WAITING:
-            self._settle([worker], now)
+            self._settle([worker], now, everybody=True)
             self._stop_waiting(number, worker, now)
             self._departed.append(Arrival(worker.arrived_at, number, False))  # others may have waited for it before
         elif worker.doing == JOINING:
@@ -239,14 +245,11 @@ class Billing(Observer):
     # -- who pays --
 
     def _settle(self, waited: list[_Worker], now: float, *, everybody: bool = False) -> None:
-        """Charge waits that end, or that go on for another reason. `everybody`: all that compute are waited for."""
+        """Charge waits up to now. `everybody`: they do not end as they should, and still are for all that compute."""
         begins = [worker.charged_from for worker in waited if worker.charged_from < now]
         for worker in waited:
             worker.charged_from = now
-        if self._by_lead:
-            for number, seconds in self._slowest.costs().items() if everybody else ():
-                self._charge(number, WAITING, seconds)
-        elif begins:
+        if begins and not self._by_lead:
             first = min(begins)
             arrivals = [arrival for arrival in self._departed if arrival.at > first]
             for number, worker in self._members.items():
@@ -255,6 +258,11 @@ class Billing(Observer):
                 elif everybody and worker.doing == COMPUTING:
                     arrivals.append(Arrival(now, number, False))
             share_waits(begins, now, arrivals, self._charge_wait)
+
+    def _settle_all(self, now: float) -> None:
+        self._settle(list(self._waiting.values()), now, everybody=True)
+        for number, seconds in self._slowest.costs().items():
+            self._charge(number, WAITING, seconds)
 
     def _charge_wait(self, arrival: Arrival | None, seconds: float) -> None:
         if arrival is None:
@@ -305,7 +313,7 @@ class Billing(Observer):
     def _end(self, end: float) -> None:
         if self._by_lead:
             self._charge(None, SERVER, self._slowest.note(len(self._waiting), end))
-        self._settle(list(self._waiting.values()), end, everybody=True)
+        self._settle_all(end)
         for gradient, seconds in self._pending.items():
             self._spend(gradient.worker, UNFINISHED, seconds)
         for number, worker in self._workers.items():

@@ -49,7 +49,7 @@ OF_CAUSES = {
 FEW_ROWS = 12  # of a bill
 SMALL = 0.005  # part of the whole; what is below that is one line
 MOST_OWN = 32  # workers that have a bar each
-LABELLED = 0.07  # part of a bar that has room for words
+LETTER, WIDE, PHONE = 9, 560, 330  # pixels: of a letter with what is around it, and of the narrowest bars
 
 
 class Part(NamedTuple):
@@ -108,19 +108,25 @@ def _bar(parts: Iterable[Part], total: float, title: str) -> str:
     at, drawn = 0.0, []
     for part in parts:
         if total and part.seconds > 0:
-            width = 1000 * part.seconds / total
+            share = part.seconds / total
             drawn.append(
-                f'<svg class="part" x="{at / 10:.3f}%" width="{width / 10:.3f}%" height="100%">'
+                f'<svg class="part" x="{100 * at:.3f}%" width="{100 * share:.3f}%" height="100%">'
                 f'<title>{escape(part.about)}</title><rect width="100%" height="100%" class="{CLASSES[part.cause]}"/>'
-                + (
-                    f'<text x="50%" y="50%" class="on-{CLASSES[part.cause]}">{escape(part.label)}</text>'
-                    if width >= 1000 * LABELLED
-                    else ""
-                )
-                + "</svg>"
+                f"{_labels(part, share)}</svg>"
             )
-            at += width
+            at += share
     return f'<svg class="bar" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg>'
+
+
+def _labels(part: Part, share: float) -> str:
+    """The label where there is room for it; on a phone perhaps only its last word, which is the share."""
+    wide, short = part.label, part.label.rpartition(" ")[2]
+    fits = [text for text in (wide, short) if len(text) * LETTER < share * WIDE][:1]
+    fits_phone = [text for text in (wide, short) if len(text) * LETTER < share * PHONE][:1]
+    drawn = [("wide-only", text) for text in fits] + [("narrow", text) for text in fits_phone]
+    return "".join(
+        f'<text x="50%" y="50%" class="{kind} on-{CLASSES[part.cause]}">{escape(text)}</text>' for kind, text in drawn
+    )
 
 
 def bill_table(run: Contents) -> str:
