@@ -120,7 +120,7 @@ class RunFiles(Observer):
 
 
 def _versions() -> dict[str, str]:
-    return {"paceline": paceline.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"paceline": paceline.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def fresh_directory(below: Path, name: str) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from paceline import __version__
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Record
 from paceline.experiment.balance import begun_ledger
@@ -42,7 +43,7 @@ AT_THE_END = {FINISHED: True, STOPPED: False, KILLED: False}
 
 def write_report(runs: Sequence[Contents], path: Path) -> None:
     try:
-        write_privately(path, page_of(runs).encode())
+        write_privately(path, page_of(runs, __version__).encode())
     except OSError as problem:
         raise ConfigurationError(f"{path}: cannot be written: {problem.strerror}") from None
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from paceline import __version__
 from paceline.report.bill_view import bill_bar, bill_table, bills_side_by_side, own_times
 from paceline.report.contents import Contents
 from paceline.report.markup import details, pairs, table
@@ -28,8 +27,8 @@ SCRIPTS = ("data.js", "marks.js", "curves.js", "gantt.js", "page.js")
 STYLE = "page.css"
 
 
-def page_of(runs: Sequence[Contents]) -> str:
-    """The whole file."""
+def page_of(runs: Sequence[Contents], version: str) -> str:
+    """The whole file. `version`: of this paceline."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     script, style = _script(), _asset(STYLE)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'"
@@ -42,7 +41,7 @@ def page_of(runs: Sequence[Contents]) -> str:
         '<meta name="color-scheme" content="light dark">'
         f'<link rel="icon" href="data:,"><title>{escape(title)} · paceline</title><style>{style}</style></head>'
         f"<body><main>{_together(runs) if len(runs) > 1 else ''}{body}"
-        f"<footer>paceline {escape(__version__)}. A worker-second is one second of one worker; who pays for a wait is"
+        f"<footer>paceline {escape(version)}. A worker-second is one second of one worker; who pays for a wait is"
         " told in docs/report.md.</footer></main>"
         f'<script type="text/plain" id="data">{_packed(runs)}</script><script>{script}</script></body></html>\n'
     )
