@@ -90,15 +90,17 @@ def _configuration(directory: Path, notes: list[str]) -> Configuration | None:
     try:
         return read_configuration(directory)
     except ConfigurationError as problem:
-        if not _is_a_simulation(directory):
+        if not _simulated(directory):
             notes.append(f"{problem}.")
         return None
 
 
-def _is_a_simulation(directory: Path) -> bool:
+def _simulated(directory: Path) -> dict[str, Any]:
+    """The configuration of a simulation; empty: it is none."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        return "simulation" in msgspec.json.decode((directory / CONFIGURATION).read_bytes())
-    return False
+        found = msgspec.json.decode((directory / CONFIGURATION).read_bytes())
+        return found if isinstance(found, dict) and "simulation" in found else {}
+    return {}
 
 
 def _without_records(run: Path, told: Configuration | None, notes: list[str], price: float | None) -> Contents:
@@ -169,7 +171,7 @@ def _facts(run: Path, told: Configuration | None) -> dict[str, Any]:
         "path": str(run),
         "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(began(directory))),
         "trained": "" if told is None else told.origin.name if told.origin is not None else told.train,
-        "settings": list(_settings("", {} if told is None else msgspec.to_builtins(told))),
+        "settings": list(_settings("", _simulated(directory) if told is None else msgspec.to_builtins(told))),
     }
 
 

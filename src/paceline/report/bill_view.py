@@ -47,9 +47,9 @@ OF_CAUSES = {
     SERVER: "waiting for the server",
 }
 FEW_ROWS = 12  # of a bill
-SMALL = 0.005  # part of the whole; what is below that is one line
+SMALL, MUCH = 0.005, 0.02  # parts of the whole: of an item that is not named, and of many of them together
 MOST_OWN = 32  # workers that have a bar each
-LETTER, WIDE, PHONE = 9, 560, 330  # pixels: of a letter with what is around it, and of the narrowest bars
+LETTER, WIDE, PHONE = 9, 400, 330  # pixels: of a letter with what is around it, and of the narrowest bars
 
 
 class Part(NamedTuple):
@@ -135,15 +135,26 @@ def bill_table(run: Contents) -> str:
     kept = [item for item in bill.items if item.cause in NOT_LOST]
     large = [item for item in lost[:FEW_ROWS] if item.seconds >= SMALL * bill.worker_seconds] or lost[:1]
     rows = [_row(describe(item), item.seconds, run) for item in large]
-    if small := lost[len(large) :]:
-        what = describe(small[0]) if len(small) == 1 else f"{len(small)} smaller items"
-        rows.append(_row(what, sum(item.seconds for item in small), run))
+    rows += [_row(what, seconds, run) for what, seconds in _the_rest(lost[len(large) :], bill)]
     rows.append(_row("lost in all", bill.lost, run))
     for cause in dict.fromkeys(item.cause for item in kept):
         rows.append(_row(OF_CAUSES[cause], bill.of(cause), run))
     rows.append(_row("paid for", bill.worker_seconds, run))
     heads = ["charged to", "worker-seconds", "share"] + (["cost"] if run.price is not None else [])
     return table(heads, rows, emphasised="lost in all")
+
+
+def _the_rest(small: Sequence[Item], bill: Bill) -> list[tuple[str, float]]:
+    """One line, or if that is worth it, one per cause: of a large group no item is large."""
+    together = sum(item.seconds for item in small)
+    if len(small) < 2 or together < MUCH * bill.worker_seconds:
+        what = describe(small[0]) if len(small) == 1 else f"{len(small)} smaller items"
+        return [(what, together)] if small else []
+    found = []
+    for cause in dict.fromkeys(item.cause for item in small):
+        alike = [item.seconds for item in small if item.cause == cause]
+        found.append((f"{OF_CAUSES[cause]}: {len(alike)} more items", sum(alike)))
+    return found
 
 
 def _row(what: str, seconds: float, run: Contents) -> list[str]:

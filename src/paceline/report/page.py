@@ -49,12 +49,20 @@ def page_of(runs: Sequence[Contents], version: str) -> str:
 
 def _together(runs: Sequence[Contents]) -> str:
     """What is shown of several runs at once."""
+    host = '<div class="chart" data-chart="curves"></div>'
+    curves = f'<section class="when-drawn"><h2>Learning curves</h2>{host}</section>'
     return (
         f"<header><h1>{len(runs)} runs side by side</h1></header>"
         f"<section><h2>What was paid for</h2>{bills_side_by_side(runs)}</section>"
         f"<section><h2>In figures</h2>{comparison_table(runs)}</section>"
-        '<section class="when-drawn"><h2>Learning curves</h2><div class="chart" data-chart="curves"></div></section>'
+        f"{curves if any(map(_was_measured, runs)) else ''}"
     )
+
+
+def _was_measured(run: Contents) -> bool:
+    """A simulation measures nothing on the way."""
+    measured = run.curves.get("measured", {}).get("seconds")
+    return bool(measured or run.curves.get("figures") or run.curves.get("logged"))
 
 
 def _run(number: int, run: Contents, *, alone: bool) -> str:
@@ -77,7 +85,7 @@ def _run(number: int, run: Contents, *, alone: bool) -> str:
             f'<div class="beside"><section><{section}>The straggler bill</{section}>{bill_table(run)}</section>'
             f"<section><{section}>How each worker spent its time</{section}>{own_times(run)}</section></div>",
             _chart(section, "Who did what, when", "gantt", number),
-            _chart(section, "Learning curves", "curves", number) if alone else "",
+            _chart(section, "Learning curves", "curves", number) if alone and _was_measured(run) else "",
             f'<div class="columns">{_chart(section, "Pace of each worker", "pace", number)}'
             f"{_chart(section, 'Staleness of used gradients', 'staleness', number)}"
             f"{_chart(section, 'Lead over the slowest worker', 'leads', number)}</div>",
