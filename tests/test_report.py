@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from paceline.experiment.group import Group
 from paceline.experiment.repeating import steps
 from paceline.experiment.run_files import RunFiles
 from paceline.experiment.run_lock import lock
+from paceline.experiment.run_report import report_at_the_end
 from paceline.experiment.simulation import Simulation
 from paceline.recording.course import LOST, OPEN, UNUSED, Course
 from paceline.recording.trace import Trace
@@ -244,6 +246,23 @@ def test_what_is_no_run(tmp_path: Path, report: Command) -> None:
 
 
 # -- at the end of a run --
+
+
+def test_whoever_does_not_want_to_wait_for_it_interrupts_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    """The run has ended before: what it came to must reach its caller."""
+    run = simulated_run(tmp_path / "mine", "bsp", msgspec.structs.replace(HALF, duration=8000.0))
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    report_at_the_end(run)
+    assert f"left out; `paceline report {run}` makes it" in capsys.readouterr().err
+    assert not (run / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ from paceline.report.page import page_of
 
 REPORT = "report.html"
 RECORDS_FOR_ADVICE = 8_000  # of the beginning of a trace: simulating all policies with them takes about a second
+WORTH_A_WORD = 20_000_000  # bytes of a trace: about two seconds
 AT_THE_END = {FINISHED: True, STOPPED: False, KILLED: False}
 
 
@@ -51,7 +52,11 @@ def write_report(runs: Sequence[Contents], path: Path) -> None:
 def report_at_the_end(directory: Path) -> None:
     """Of a run that has just ended. Whatever goes wrong with it is told, and does no harm to the run."""
     try:
+        if trace_in(directory).stat().st_size > WORTH_A_WORD:
+            print(f"paceline: making {directory / REPORT}; Ctrl-C leaves it out", file=sys.stderr, flush=True)
         write_report([read_run(directory)], directory / REPORT)
+    except KeyboardInterrupt:  # of an impatient user: the run itself has ended, and its result must not be lost
+        print(f"paceline: left out; `paceline report {directory}` makes it", file=sys.stderr, flush=True)
     except Exception as problem:  # the run is done, and nothing that is looked at afterwards may undo that
         said = str(problem) if isinstance(problem, ConfigurationError) else f"{type(problem).__name__}: {problem}"
         print(f"paceline: no report was made: {said}; try `paceline report {directory}`", file=sys.stderr, flush=True)

@@ -33,6 +33,9 @@ def page_of(runs: Sequence[Contents], version: str) -> str:
     script, style = _script(), _asset(STYLE)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'"
     body = "".join(_run(number, run, alone=len(runs) == 1) for number, run in enumerate(runs))
+    without = (
+        '<noscript><p class="note">The charts of this page need scripts; its words and tables do not.</p></noscript>'
+    )
     return (
         "<!DOCTYPE html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
@@ -40,7 +43,7 @@ def page_of(runs: Sequence[Contents], version: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f'<link rel="icon" href="data:,"><title>{escape(title)} · paceline</title><style>{style}</style></head>'
-        f"<body><main>{_together(runs) if len(runs) > 1 else ''}{body}"
+        f"<body><main>{without}{_together(runs) if len(runs) > 1 else ''}{body}"
         f"<footer>paceline {escape(version)}. A worker-second is one second of one worker; who pays for a wait is"
         " told in docs/report.md.</footer></main>"
         f'<script type="text/plain" id="data">{_packed(runs)}</script><script>{script}</script></body></html>\n'
@@ -96,11 +99,18 @@ def _run(number: int, run: Contents, *, alone: bool) -> str:
         f"<section><{section}>What became of every sample</{section}>{ledger_view(run.balance)}</section>"
         if run.balance is not None and run.summary.pushes
         else "",
+        _happened(run),
         details("Commands for this run", pairs(run.steps, code=True)) if run.steps else "",
         details("Configuration", pairs(run.settings)) if run.settings else "",
     ]
     more = "".join(parts)
     return f"<article>{''.join(above)}{more if alone else details('More of this run', more)}</article>"
+
+
+def _happened(run: Contents) -> str:
+    """What the chart marks, in words."""
+    marks = [(f"{seconds:,.2f} s", said) for seconds, _, said in run.course["marks"]]
+    return details("Who joined and left, and other events", pairs(marks)) if marks else ""
 
 
 def _chart(section: str, title: str, kind: str, number: int) -> str:

@@ -17,4 +17,8 @@ async function drawAll() {
   document.body.dataset.charts = 'drawn';
 }
 
-drawAll();
+drawAll().catch((problem) => {
+  const note = html('p', 'note', null, `The charts could not be drawn here: ${problem.message}`);
+  document.querySelector('main').prepend(note);
+  throw problem;
+});
