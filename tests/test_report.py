@@ -7,18 +7,15 @@ import os
 import re
 import shlex
 import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
+from commands import Command, command_line
 from report_runs import EVENTFUL, EVIL, simulated_run
 from training_functions import SAMPLES, train_sgd
 
 import paceline as package
-from paceline.cli import main
 from paceline.core.messages import GradientArrived
 from paceline.experiment.configuration import Configuration, Origin, read_configuration
 from paceline.experiment.group import Group
@@ -34,25 +31,9 @@ from paceline.runtimes.speeds import Slowdown
 HALF = Simulation(intervals=(1.0, 2.0), duration=100)  # one of two workers needs twice as long
 
 
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
-
-
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["paceline", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return Outcome(ended.value.code if isinstance(ended.value.code, int) else 0, out, err)
-
-    return run
+    return command_line(monkeypatch, capsys, "report")
 
 
 def finish(run: Path) -> Path:

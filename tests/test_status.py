@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
+from commands import Command, command_line
 
-from paceline.cli import main, status
+from paceline.cli import status
 from paceline.core.messages import (
     ApplyUpdate,
     DataOpened,
@@ -43,27 +41,10 @@ from paceline.runtimes.ray_cluster.found import ActorSeen, ClusterRuns, RunOnClu
 RULE = UpdateRule("SGD", "auto", "worker moments")
 
 
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
-
-
 @pytest.fixture
 def paceline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["paceline", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return Outcome(ended.value.code if isinstance(ended.value.code, int) else 0, out, err)
-
-    return run
+    return command_line(monkeypatch, capsys)
 
 
 def pushes(rounds: int) -> list[Record]:
