@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo simulate test test-cluster check format lock benchmark clean
+.PHONY: help setup browser demo simulate test test-cluster check format lock benchmark clean
 
 help:            ## list the commands
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: *([a-z. /]*)##/\t/' | expand -t 14
@@ -18,6 +18,11 @@ setup: .venv/.project  ## make .venv as requirements.lock says; does nothing whe
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Tests of pages run in a real one, and are never skipped. selenium would look for a browser of its own in the network.
+browser:         ## install chromium for the tests of pages, where it is missing (apt-get, as root)
+	@if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver; fi
+
 demo: setup      ## train for real on four workers, one of them 4x slower, under six policies (about two minutes)
 	$(BIN)/paceline train digits --workers 4 --speed constant:seconds=0.02 --slow 3=4 --policy bsp --policy ssp \
 		--policy dssp --policy elastic-bsp --policy dbw --policy asp --target-accuracy 0.95 --evaluate-every 360 --gantt
@@ -26,7 +31,7 @@ simulate: setup  ## compare all policies on four unequal workers in virtual time
 	$(BIN)/paceline simulate --policy all --policy dbw:blind=true --intervals 1.0,1.1,1.3,4.0 --jitter 0.05 --duration 1000
 
 # Tracing for coverage triples the time of the slow tests, and the others cover every branch without them.
-test: setup      ## run the tests
+test: setup browser  ## run the tests
 	$(BIN)/python -m pytest -m "not slow and not ray" --cov --cov-report=term
 	$(BIN)/python -m pytest -m "slow and not ray" --dist worksteal
 	$(BIN)/python -m pytest -m "slow and ray" -n 0

@@ -20,9 +20,11 @@ class Outcome(NamedTuple):
 Command = Callable[..., Outcome]
 
 
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *begin: str) -> Command:
+    """`paceline`, with these words before all that it is called with."""
+
     def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["paceline", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["paceline", *begin, *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
         out, err = capsys.readouterr()

@@ -13,11 +13,13 @@ os.environ.pop("COLUMNS", None)  # whoever runs the tests may set it, and tables
 
 import pytest
 
+from paceline.experiment.run_files import RunFiles
 from paceline.runtimes.driver import Driver
 
 if TYPE_CHECKING:
     from ray_nodes import Nodes
 
+RunFiles.makes_reports = False  # of hundreds of runs; tests/test_report.py has its own
 Driver.validate = True  # in every run of every test the views of the layers are compared after each event
 
 

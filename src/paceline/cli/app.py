@@ -15,6 +15,7 @@ from paceline.cli.ledger import ledger_command
 from paceline.cli.policies import policies
 from paceline.cli.profile import profile_command
 from paceline.cli.replay import replay
+from paceline.cli.report import report_command
 from paceline.cli.reproduce import reproduce_command
 from paceline.cli.run import run_command
 from paceline.cli.runs import runs_command
@@ -36,6 +37,7 @@ app.command("train")(train_command)
 app.command("run")(run_command)
 app.command("status")(status_command)
 app.command("runs")(runs_command)
+app.command("report")(report_command)
 app.command("scale")(scale_command)
 app.command("switch")(switch_command)
 app.command("compare")(compare_command)

@@ -83,6 +83,9 @@ Keep: TypeAlias = Annotated[int, Option(help="So many of the newest checkpoints 
 CompressTrace: TypeAlias = Annotated[
     bool, Option("--compress-trace", help="Write the trace compressed: about 30 instead of 250 bytes per push.")
 ]
+MakesReport: TypeAlias = Annotated[
+    bool, Option("--report/--no-report", help="Write a page about the run at its end: report.html in its directory.")
+]
 Resume: TypeAlias = Annotated[
     Path | None, Option(help="Go on with the run in this directory, from its newest checkpoint; all else is known.")
 ]

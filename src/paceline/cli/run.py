@@ -47,6 +47,7 @@ def run_command(
     checkpoint_every: options.CheckpointEvery = "60s",
     keep: options.Keep = 3,
     compress_trace: options.CompressTrace = False,
+    report: options.MakesReport = True,
     resume: options.Resume = None,
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
@@ -86,6 +87,7 @@ def run_command(
         checkpoint_every=checkpoint_every,
         keep=keep,
         compress_trace=compress_trace,
+        report=report,
         cluster=options.cluster_from(cluster, address, servers, resources, transport, compression),
         origin=Origin(script.stem, script=str(script.resolve()), arguments=tuple(arguments or ())),
     )

@@ -53,6 +53,7 @@ def train_command(
     checkpoint_every: options.CheckpointEvery = "60s",
     keep: options.Keep = 3,
     compress_trace: options.CompressTrace = False,
+    report: options.MakesReport = True,
     resume: options.Resume = None,
     as_json: options.AsJson = False,
     strip: options.Gantt = None,
@@ -98,6 +99,7 @@ def train_command(
         checkpoint_every=checkpoint_every,
         keep=keep,
         compress_trace=compress_trace,
+        report=report,
         cluster=options.cluster_from(cluster, address, servers, resources, transport, compression),
         origin=Origin(task, task=wanted.as_written()),
     )

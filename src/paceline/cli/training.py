@@ -58,6 +58,7 @@ class TrainingRequest(msgspec.Struct, frozen=True):
     checkpoint_every: str = "60s"
     keep: int = 3
     compress_trace: bool = False
+    report: bool = True
     cluster: RayCluster | None = None
     origin: Origin | None = None
     tensorboard: bool | None = None
@@ -96,6 +97,7 @@ def go_on(run_dir: Path, given: dict[str, Any]) -> None:
         checkpoint_every=before.checkpoint_every or "60s",
         keep=before.keep,
         compress_trace=before.compressed,
+        report=before.report,
         cluster=_cluster_of(before.cluster, given),
         origin=origin,
     )
@@ -220,6 +222,7 @@ def _run(
             checkpoint_every=request.checkpoint_every,
             keep=request.keep,
             compress_trace=request.compress_trace,
+            report=request.report,
             resume=resume,
             origin=request.origin,
             group=request.group,

@@ -15,14 +15,20 @@ from paceline.recording.trace import Trace, trace_in
 
 def balance_of(run_dir: Path) -> Balance:
     trace = Trace(trace_in(run_dir), allow_cut_off=True)
+    ledger, again = begun_ledger(run_dir, trace)
+    for record in trace:
+        ledger.observe(record)
+    return ledger.balance(again)
+
+
+def begun_ledger(run_dir: Path, trace: Trace) -> tuple[Ledger, int]:
+    """One that knows what was lost with crashes, and how many samples that had been applied; the trace is to follow."""
     ledger, again = Ledger(), 0
     for path in sorted(run_dir.glob("trace.lost-*.jsonl*")):  # what was lost came before what is there in its place
         again += lost_work(_records(path), trace).samples
         for record in _records(path):
             ledger.note_return(record)
-    for record in trace:
-        ledger.observe(record)
-    return ledger.balance(again)
+    return ledger, again
 
 
 def lost_with(path: Path, run_dir: Path) -> Lost:

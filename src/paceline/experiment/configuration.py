@@ -48,6 +48,8 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     keep: int = 3
     origin: Origin | None = None
     compressed: bool = False  # the trace
+    report: bool = True  # a page about the run is made at its end
+    versions: dict[str, str] = {}  # of what it ran with
     cluster: RayCluster | None = None
     wires: tuple[str, ...] = ()  # as `wire`, of the launches that this one goes on from
 

@@ -68,6 +68,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "checkpoint_every": (_is_text, "a string, as in '30s', '10000 samples' or '500 updates', or None"),
     "keep": (lambda value: _is_number(value) and value >= 1, "at least 1"),
     "compress_trace": (lambda value: isinstance(value, bool), "True or False"),
+    "report": (lambda value: isinstance(value, bool), "True or False"),
     "resume": (_is_path, "the directory of a run, or 'auto'"),
     "group": (lambda value: isinstance(value, Group), "a paceline.experiment.group.Group"),
     "tensorboard": (lambda value: isinstance(value, bool), "True, False, or None: where TensorBoard is installed"),

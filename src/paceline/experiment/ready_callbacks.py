@@ -10,10 +10,8 @@ from pathlib import Path
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.callbacks import Callback, Run
 from paceline.experiment.result import RunResult
-from paceline.recording.progress_log import Evaluation
+from paceline.recording.progress_log import Evaluation, less_is_better
 from paceline.training.checkpoint import save_state
-
-SMALLER_IS_BETTER = ("loss", "error", "perplexity")
 
 
 def worths(evaluations: Sequence[Evaluation], figure: str, smaller_is_better: bool | None) -> list[float]:
@@ -22,7 +20,7 @@ def worths(evaluations: Sequence[Evaluation], figure: str, smaller_is_better: bo
         raise ConfigurationError(
             f"the evaluation has no figure {figure!r}; it has: {', '.join(evaluations[-1].figures) or 'none'}"
         )
-    smaller = figure.endswith(SMALLER_IS_BETTER) if smaller_is_better is None else smaller_is_better
+    smaller = less_is_better(figure) if smaller_is_better is None else smaller_is_better
     found = [evaluation.figures.get(figure, math.nan) for evaluation in evaluations]
     return [-value if smaller else value for value in found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 from torch import Tensor
 
+import paceline
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import UpdateRule
 from paceline.experiment.configuration import CHECKPOINTS, CONFIGURATION, MODEL, Configuration, read_configuration
@@ -38,6 +41,8 @@ def name_of(train: Callable[..., Any]) -> str:
 class RunFiles(Observer):
     """Open for as long as the run goes on. `finish` writes what is known only at its end."""
 
+    makes_reports = True  # tests switch it off: most of them look at something else
+
     def __init__(
         self, directory: Path, configuration: Configuration, resumed: Facts | None = None, *, anew: bool = False
     ) -> None:
@@ -48,9 +53,9 @@ class RunFiles(Observer):
         self.directory = directory
         self._anew = anew
         self._resumed = resumed
-        self._configuration = configuration
+        self._configuration = msgspec.structs.replace(configuration, versions=_versions())
         self._policy = configuration.policy
-        self._finished = False
+        self._finished = self._has_begun = False
         self.lost: Path | None = None  # where the part of the trace is that the run went back from
 
     def __enter__(self) -> RunFiles:
@@ -89,6 +94,10 @@ class RunFiles(Observer):
         self.finish(0.0, None)
         self.control.close()
         os.close(self._lock)
+        if self._configuration.report and self._has_begun and self.makes_reports:
+            from paceline.experiment.run_report import report_at_the_end  # not needed before
+
+            report_at_the_end(self.directory)
 
     def checkpoint_options(self, every: Interval) -> CheckpointOptions:
         """What is in a checkpoint beside the state of the run: where its files can be cut."""
@@ -106,6 +115,7 @@ class RunFiles(Observer):
         return CheckpointOptions(self.directory / CHECKPOINTS, every, configuration.keep, facts)
 
     def begun(self, rule: UpdateRule) -> None:
+        self._has_begun = True
         self._write(CONFIGURATION, msgspec.structs.replace(self._configuration, updates=rule))
 
     def finish(self, end: float, result: tuple[dict[str, Tensor], Summary, int] | None) -> None:
@@ -144,6 +154,10 @@ def tensorboards(
     board = TensorBoard(files.directory, metrics, resumed_at=resumed_at)
     stack.callback(board.close)
     return [board]
+
+
+def _versions() -> dict[str, str]:
+    return {"paceline": paceline.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def fresh_directory(below: Path, name: str) -> Path:

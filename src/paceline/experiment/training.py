@@ -74,6 +74,7 @@ def launch(
     checkpoint_every: str | None = "60s",
     keep: int = 3,
     compress_trace: bool = False,
+    report: bool = True,
     resume: Path | str | None = None,
     cluster: RayCluster | None = None,
     group: Group | None = None,
@@ -114,6 +115,7 @@ def launch(
     checkpoint_every   "30s", "10000 samples" or "500 updates"; None: only at the end
     keep               so many of the newest checkpoints
     compress_trace     it then takes an eighth of the space
+    report             write a page about the run into `run_dir` at its end
     resume             the directory of a run to go on with, or "auto": the run in `run_dir`, if there is one
     cluster            where the workers run: a paceline.RayCluster; None: on this machine
     group              all of that about workers and speeds in one object
@@ -161,6 +163,7 @@ def launch(
         keep=keep,
         origin=origin,
         compressed=compress_trace,
+        report=report,
         cluster=cluster,
     )
     every = Interval() if checkpoint_every is None else interval_of(checkpoint_every, "checkpoint_every")

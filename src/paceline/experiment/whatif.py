@@ -7,7 +7,7 @@ version. If a policy lets a worker do more iterations than it did, its times beg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -63,6 +63,11 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
     workers = recorded_workers(trace)
     if not workers or trace.end is None or trace.end <= 0:
         raise UnreadableTraceError(f"{trace.path}: nobody pushed anything, so there are no iteration times in it")
+    return simulated_again(workers, trace.end, policies)
+
+
+def simulated_again(workers: Mapping[int, Recording], end: float, policies: Sequence[str]) -> list[Summary]:
+    """The figures of each policy with these workers, up to this time."""
     summaries = []
     for name in policies:
         chosen = policy_for(name, len(workers))
@@ -74,7 +79,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
         ]
         typical = min(speed.mean for speed in speeds.values())
         simulator = Simulator(simulated, Coordinator(chosen), [metrics], time_scale=typical)
-        simulator.run(RunEnd(duration=trace.end))
+        simulator.run(RunEnd(duration=end))
         summaries.append(metrics.summary(str(chosen), simulator.now))
     return summaries
 

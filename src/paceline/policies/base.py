@@ -29,6 +29,7 @@ class Policy(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[str]
+    waits_for_slowest: ClassVar[bool] = False  # a bound on the lead, rather than a barrier, is what makes workers wait
 
     def __post_init__(self) -> None:
         """Check the parameters. A policy with a `__post_init__` of its own calls this one first."""

@@ -51,6 +51,7 @@ class DSSP(Policy):
     name = "dssp"
     summary = "SSP whose limit follows a prediction of the slowest worker"
     paper = "Zhao et al. 2019, arXiv 1908.11848"
+    waits_for_slowest = True
 
     lower: int = parameter(3, "lead within which nobody waits", least=0, most=100_000)
     upper: int = parameter(15, "largest lead that extra iterations may reach", least=0, most=100_000)

@@ -21,6 +21,7 @@ class SSP(Policy):
     name = "ssp"
     summary = "fast workers may lead by a fixed number of iterations"
     paper = "Ho et al. 2013"
+    waits_for_slowest = True
 
     staleness: int = parameter(3, "largest lead with which a worker goes on", least=0)
     _waiting: WaitingByStanding = field(init=False, default_factory=WaitingByStanding)

@@ -45,6 +45,11 @@ class Evaluation(msgspec.Struct, frozen=True, tag=True):
     figures: dict[str, float]
 
 
+def less_is_better(figure: str) -> bool:
+    """Of figures of an evaluation by this name; of anything else more is."""
+    return figure.endswith(("loss", "error", "perplexity"))
+
+
 class Choice(msgspec.Struct, frozen=True, tag=True):
     """What a policy chose for the next update, and the estimates that it chose by."""
 
