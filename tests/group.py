@@ -58,9 +58,9 @@ VARIANTS = [
 ]
 
 
-def lead_limit(text: str) -> int | None:
+def lead_limit(text: str | Policy) -> int | None:
     """The largest lead that may be seen at an arrival, where the policy promises one."""
-    chosen = policy(text)
+    chosen = policy(text) if isinstance(text, str) else text
     if chosen.name == "ssp":
         return chosen.staleness + 1  # type: ignore[attr-defined]
     if chosen.name == "dssp" and chosen.capped:  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ class Group:
     def __init__(self, text: str | Policy, *, statistics: Statistics | None = None) -> None:
         self.text = str(text)
         self.first_text = self.text
-        self.limit = lead_limit(self.text)
+        self.limit = lead_limit(text)
         self.coordinator = Coordinator(policy(text) if isinstance(text, str) else text)
         self.statistics = statistics
         self.unchecked: dict[int, None] = {}  # computed when the policy changed, so that it may still lead too far

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from paceline.core.questions import Answer, Question
+
 
 class Gradient(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The name of one gradient: the clock-th that this worker pushed. A second delivery has the same name."""
@@ -82,6 +84,13 @@ class UpdateApplied(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 class DeadlinePassed(msgspec.Struct, frozen=True, tag=True, gc=False):
     pass
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The answer to the question of this number. A policy is told if it still waits for it."""
+
+    number: int
+    answer: Answer
 
 
 class PolicyChanged(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
@@ -188,7 +197,15 @@ def _workers(ids: tuple[int, ...]) -> str:
 
 Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped | WorkerSuspected | FigureFound | WentBack
 Event: TypeAlias = (
-    WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged | WorkerReturned | Note
+    WorkerJoined
+    | WorkerLeft
+    | GradientArrived
+    | UpdateApplied
+    | DeadlinePassed
+    | Answered
+    | PolicyChanged
+    | WorkerReturned
+    | Note
 )
 
 
@@ -219,7 +236,14 @@ class InterruptWorker(msgspec.Struct, frozen=True, tag=True, gc=False):
     worker: int
 
 
-Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker
+class Ask(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Find the answer, without holding anybody up, and say so with `Answered`."""
+
+    number: int
+    question: Question
+
+
+Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker | Ask
 
 
 NOT_STALE, NOT_WANTED = "no gradient is stale", "as asked for"
@@ -248,13 +272,14 @@ class Estimates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A policy's answer to one event. Carried out in this order: apply, discard, release, interrupt."""
+    """A policy's answer to one event. Carried out in this order: apply, discard, release, interrupt, ask."""
 
     apply: tuple[Gradient, ...] = ()
     weights: tuple[float, ...] = ()
     discard: tuple[Gradient, ...] = ()
     release: tuple[int, ...] = ()
     interrupt: tuple[int, ...] = ()
+    ask: Question | None = None  # the answer will be an event; a question before it is answered no more
     reason: str = ""  # one plain sentence; required when a worker is left waiting or a gradient is discarded
     estimates: Estimates | None = None  # for people to see
 

@@ -12,6 +12,7 @@ import msgspec
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
 from paceline.core.spec import build, check
+from paceline.experiment.foresight import foresee
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.lines import write_privately
@@ -95,6 +96,7 @@ def simulate(
         time_scale=min(speed.mean for speed in speeds.values()),
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        think=foresee,
     )
     try:
         simulator.run(run_end(simulation, speeds))

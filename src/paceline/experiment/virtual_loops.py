@@ -14,6 +14,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.errors import PacelineError
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.collector import warn_if_not_corrected, warned
+from paceline.experiment.foresight import foresee
 from paceline.experiment.limits import limits_of
 from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, switches_of, worker_speeds
@@ -143,6 +144,7 @@ def train_loops_virtually(
         time_scale=min(speed.mean for speed in speeds.values()),
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        think=foresee,
         rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),
     )
     learner.simulator, learner.every = simulator, evaluate_every

@@ -10,6 +10,7 @@ import torch
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.collector import warned
+from paceline.experiment.foresight import foresee
 from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import (
     Simulation,
@@ -131,6 +132,7 @@ def train_virtually(
         learner=learner,
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        think=foresee,
         rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),
     )
     learner.simulator = simulator

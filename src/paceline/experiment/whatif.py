@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from paceline.core.coordinator import Coordinator
 from paceline.core.messages import AT_THE_END, ApplyUpdate, GradientArrived, InterruptWorker, SendParameters, WorkerLeft
+from paceline.experiment.foresight import try_out
 from paceline.experiment.simulation import policy_for
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.trace import Record, Trace, UnreadableTraceError
-from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
+from paceline.runtimes.simulated.simulator import SimulatedWorker
 from paceline.runtimes.speeds import Recorded
 
 AS_GOOD_AS_THE_BEST = 0.95
@@ -73,8 +73,7 @@ def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
             for worker, recording in workers.items()
         ]
         typical = min(speed.mean for speed in speeds.values())
-        simulator = Simulator(simulated, Coordinator(chosen), [metrics], time_scale=typical)
-        simulator.run(RunEnd(duration=trace.end))
+        simulator = try_out(chosen, simulated, [metrics], typical, trace.end)
         summaries.append(metrics.summary(str(chosen), simulator.now))
     return summaries
 

@@ -15,6 +15,7 @@ from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import (
     FINISHED,
     NO_WORK_LEFT,
+    Answered,
     BatchSkipped,
     DeadlinePassed,
     FigureFound,
@@ -74,14 +75,17 @@ class Lifecycle(Sizing):
             RoomOffered: self._grow,
             UpdateApplied: self._decide,
             DeadlinePassed: self._decide,
+            Answered: self._decide,
             PolicyReplaced: self._change_policy,
             EndRequested: self._end_soon,
             FigureFound: self._note_figure,
         }
 
     def start(self) -> list[Output]:
-        """The commands that come before any event."""
-        return [StartProcess(seat.index) for seat in self.seats.values() if seat.state is not State.GONE]
+        """The commands that come before any event. What was asked before the group was resumed is asked again."""
+        started = [StartProcess(seat.index) for seat in self.seats.values() if seat.state is not State.GONE]
+        asking = self.coordinator.asking
+        return [*started] if asking is None else [*started, asking]
 
     def provide(self, work: Work) -> None:
         """What every process will work on, where a runtime knows it before anybody asks."""

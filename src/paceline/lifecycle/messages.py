@@ -1,7 +1,7 @@
 """What goes into a lifecycle and what comes out of it. A seat is named by its index, a gradient by worker and clock.
 
-`UpdateApplied`, `DeadlinePassed` and `FigureFound` of the core go in as well; `Record`s come out among the commands, in
-their order.
+`UpdateApplied`, `DeadlinePassed`, `Answered` and `FigureFound` of the core go in as well; `Ask` and `Record`s come out
+among the commands, in their order.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import msgspec
 
 from paceline.core.coordinator import Decides
 from paceline.core.messages import (
+    Answered,
+    Ask,
     DeadlinePassed,
     FigureFound,
     Gradient,
@@ -125,6 +127,7 @@ GroupEvent: TypeAlias = (
     | FigureFound
     | UpdateApplied
     | DeadlinePassed
+    | Answered
 )
 
 
@@ -226,5 +229,6 @@ GroupCommand: TypeAlias = (
     | SetAside
     | Discard
     | GiveUp
+    | Ask
 )
 Output: TypeAlias = Record | GroupCommand

@@ -14,6 +14,7 @@ from typing_extensions import assert_never
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import (
     ApplyUpdate,
+    Ask,
     Command,
     DiscardGradient,
     Gradient,
@@ -46,6 +47,8 @@ class TimedOrders:
                 self.outputs.append(MakeUpdate(self._progress.version))
             elif kind is DiscardGradient:
                 self.outputs.append(Discard(command.gradient, -1))  # type: ignore[union-attr]
+            elif kind is Ask:
+                self.outputs.append(command)  # type: ignore[arg-type]
             else:
                 self.interrupt(self._members[command.worker])  # type: ignore[union-attr]
 
@@ -93,6 +96,8 @@ class Orders(TimedOrders):
                 self._discard(command.gradient)
             elif isinstance(command, InterruptWorker):
                 self.interrupt(self._members[command.worker])
+            elif isinstance(command, Ask):
+                self.outputs.append(command)
             else:
                 assert_never(command)
 

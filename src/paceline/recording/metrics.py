@@ -8,6 +8,7 @@ from typing_extensions import assert_never
 from paceline.core.messages import (
     AT_THE_END,
     ApplyUpdate,
+    Ask,
     Command,
     DiscardGradient,
     Gradient,
@@ -161,7 +162,7 @@ class RunMetrics(Observer):
             elif isinstance(command, DiscardGradient):
                 del self._versions[command.gradient]
                 self._discarded += 1
-            else:
+            elif not isinstance(command, Ask):
                 assert_never(command)
         return released
 

@@ -11,11 +11,10 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.core.messages import UpdateApplied, UpdateRule
+from paceline.core.messages import Answered, Ask, UpdateApplied, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -38,9 +37,9 @@ from paceline.runtimes.serving.launching import Launches, Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import map_segment, pack, path_of, unpack_from
 from paceline.training.aggregation import Aggregation
-from paceline.training.checkpoint import Checkpoint
+from paceline.training.checkpoint import Checkpoint, saved_parameters
 from paceline.training.choices import UpdateOptions
-from paceline.training.layout import Layout, Segment, average, averaged_into, difference, dtype_of, views
+from paceline.training.layout import Layout, Segment, average, averaged_into, difference
 from paceline.training.optimizers import OptimizerSpec, spec_difference
 from paceline.training.parameters import ParameterStore
 
@@ -71,10 +70,11 @@ class ProcessPort:
         statistics: bool,
         started: Callable[[Started], None],
         begun: Callable[[UpdateRule], None],
+        ask: Callable[[Ask], Answered | None],
         resumed: Checkpoint | None = None,
     ) -> None:
         """`started`: called with every new process; `begun`: when the group begins, with how updates are made;
-        `resumed`: what it goes on from."""
+        `ask`: finds answers; `resumed`: what it goes on from."""
         self.aggregation: Holding | None = None  # once the group has begun
         self.processes: dict[int, Started] = {}
         self.wake_time: float | None = None
@@ -85,6 +85,7 @@ class ProcessPort:
         self._statistics = statistics
         self._on_start = started
         self._on_begin = begun
+        self.ask = ask
         self._segments: dict[int, Segment] = {}  # of the processes whose model is here
         self._optimizers: dict[int, Wanted] = {}  # by seat
         self._states: dict[int, int] = {}  # by seat: the parcel with the optimizer's state that it asked for
@@ -216,7 +217,7 @@ class ProcessPort:
     def _hold(self, seat: int, first: Segment, spec: OptimizerSpec) -> Holding:
         """The parameters that the group begins with, or goes on from."""
         layout, saved = first.layout, self._resumed
-        flat = None if saved is None else self._saved_parameters(layout, saved)
+        flat = None if saved is None else saved_parameters(layout, saved)
         try:
             if self._elsewhere is not None:
                 resumed = None
@@ -242,19 +243,6 @@ class ProcessPort:
                 raise
             raise ConfigurationError(f"the checkpoint is of another optimizer: {problem}") from None
         return aggregation
-
-    def _saved_parameters(self, layout: Layout, checkpoint: Checkpoint) -> Tensor:
-        saved = checkpoint.model
-        flat = torch.empty(layout.parameter_count, dtype=layout.dtype)
-        keys = {name: key for key, name in layout.keys}
-        places = views(flat, layout.parameters)
-        for entry in layout.parameters:
-            found = saved.get(keys[entry.name])
-            if found is None or found.shape != entry.shape or found.dtype != dtype_of(entry.dtype):
-                what = "it is not there" if found is None else f"there it is {found.dtype} of {tuple(found.shape)}"
-                raise ConfigurationError(f"the checkpoint is of another model: parameter {entry.name!r}: {what}")
-            places[entry.name].copy_(found)
-        return flat
 
     def _compare_optimizers(self, seat: int, spec: OptimizerSpec, whose: str) -> None:
         found = spec_difference(spec, pickle.loads(self._optimizers[seat].spec))

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+import msgspec
+
 from paceline.core.coordinator import Coordinator, Decides
-from paceline.core.messages import Gradient, Unit, UpdateApplied, UpdateRule
+from paceline.core.messages import Answered, Ask, Gradient, Unit, UpdateApplied, UpdateRule
+from paceline.core.questions import NO_COSTS, Answer, Costs, Question
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -151,12 +154,13 @@ class Simulator:
         lifecycle: Lifecycle | None = None,
         switches: Sequence[PolicySwitch] = (),
         rule_for: Callable[[Decides], UpdateRule | None] = lambda policy: None,
+        think: Callable[[Question], Answer] = lambda question: Answer(),
     ) -> None:
         """`time_scale`: a typical iteration time; the grid of times is laid relative to it.
 
         `learner`: computes gradients; without one a run only keeps time, and never runs out of work. `patience`: as in
         Lifecycle. `lifecycle`: one that is there already, whose processes somebody starts. `rule_for`: how updates are
-        made under a policy that a switch brings.
+        made under a policy that a switch brings. `think`: answers what a policy asks, in no virtual time.
         """
         self.now = 0.0
         self.pushes = 0
@@ -183,7 +187,7 @@ class Simulator:
         self._workers = {simulated.worker: WorkerLoop(simulated.worker, simulated.draw) for simulated in workers}
         self._answers: deque[GroupEvent] = deque()  # what workers do at once
         self.halted = False
-        self._switches, self._rule_for = switches, rule_for
+        self._switches, self._rule_for, self._think = switches, rule_for, think
         for simulated in workers:
             worker = self._workers[simulated.worker]
             self._schedule(simulated.joins_at, Happening.JOIN, worker)
@@ -319,6 +323,15 @@ class Simulator:
     def discard(self, command: Discard) -> None:
         if self._learner is not None:
             self._learner.discard(command.gradient, command.seat)
+
+    @property
+    def costs(self) -> Costs:
+        """What pushes and updates keep the server busy for."""
+        return NO_COSTS
+
+    def ask(self, command: Ask) -> Answered:
+        question = msgspec.structs.replace(command.question, costs=self.costs)
+        return Answered(command.number, self._think(question))
 
     def dismiss(self, command: Dismiss) -> None:
         self._workers[command.seat].plan += 1

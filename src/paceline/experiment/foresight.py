@@ -1,0 +1,163 @@
+"""Answers what a policy asks: each candidate is tried in the simulator, on the times that workers needed lately.
+
+An answer is a function of its question. In virtual time it is found at once (`foresee`); beside a real run a process of
+its own finds it (`serve`), at the lowest priority, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from paceline.core.coordinator import Coordinator
+from paceline.core.messages import (
+    Answered,
+    ApplyUpdate,
+    Ask,
+    DiscardGradient,
+    Gradient,
+    GradientArrived,
+    SendParameters,
+)
+from paceline.core.questions import NO_COSTS, Answer, Costs, Prospect, Question
+from paceline.policies import Policy
+from paceline.policies import policy as build_policy
+from paceline.recording.observer import Observer
+from paceline.recording.trace import Record
+from paceline.runtimes.simulated.costly import CostlySimulator, Durations
+from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
+from paceline.runtimes.speeds import Recorded
+
+MOST_PUSHES = 4_000  # that are simulated for one candidate, however long the horizon is
+SETTLING = 1 / 3  # of the time, before it counts: leads must have grown, and plans been made
+SERVE = "import sys; sys.path[:] = sys.argv[1:]; from paceline.experiment.foresight import serve; serve()"
+NICE = 19
+
+
+def foresee(question: Question) -> Answer:
+    """What each candidate would come to; those that cannot work with such a group are left out."""
+    found = [_prospect(candidate, question) for candidate in question.candidates]
+    return Answer(tuple(prospect for prospect in found if prospect is not None), costs=question.costs)
+
+
+def _prospect(candidate: str, question: Question) -> Prospect | None:
+    policy = build_policy(candidate)
+    try:
+        policy.check_group(len(question.workers))
+    except ValueError:
+        return None
+    speeds = [Recorded(times) for times in question.times]
+    workers = [SimulatedWorker(number, speed.start("")) for number, speed in enumerate(speeds)]
+    end = min(question.horizon, MOST_PUSHES / sum(1 / speed.mean for speed in speeds))
+    tally = Tally(end * SETTLING)
+    simulator = try_out(policy, workers, [tally], min(speed.mean for speed in speeds), end, question.costs)
+    return tally.prospect(candidate, len(workers), end, simulator)
+
+
+def try_out(
+    policy: Policy,
+    workers: Sequence[SimulatedWorker],
+    observers: Sequence[Observer],
+    typical: float,
+    end: float,
+    costs: Costs = NO_COSTS,
+) -> Simulator:
+    """Run this policy until that time. `typical`: of an iteration. What it asks is answered as well."""
+    coordinator = Coordinator(policy)
+    if costs == NO_COSTS:
+        simulator = Simulator(workers, coordinator, observers, time_scale=typical, think=foresee)
+    else:
+        durations = Durations(
+            take_in=costs.push,
+            update=costs.gradient,
+            step=costs.update,
+            hand_out=costs.pull,
+            wire_in=costs.wire,
+            wire_out=costs.wire,
+            one_process=True,
+        )
+        simulator = CostlySimulator(
+            workers, coordinator, observers, time_scale=typical, durations=durations, think=foresee
+        )
+    simulator.run(RunEnd(duration=end))
+    return simulator
+
+
+class Tally(Observer):
+    """Counts what happens after a time. A whole summary of a run would take longer than the run."""
+
+    def __init__(self, begin: float) -> None:
+        self._begin = begin
+        self._versions: dict[Gradient, int] = {}  # that gradients without a fate were computed on
+        self._waits: dict[int, float] = {}  # since when
+        self._version = 0
+        self._updates = self._used = self._discarded = self._staleness = 0
+        self._waited = 0.0
+
+    def observe(self, record: Record) -> None:
+        now, event = record.now, record.event
+        if isinstance(event, GradientArrived):
+            self._versions[event.gradient] = event.version
+            self._waits[event.gradient.worker] = now
+        counts = now > self._begin
+        for command in record.commands:
+            kind = type(command)
+            if kind is SendParameters:
+                since = self._waits.pop(command.worker, now)  # type: ignore[union-attr]
+                if counts and since < now:
+                    self._waited += now - max(since, self._begin)
+            elif kind is ApplyUpdate:
+                self._apply(command.gradients, counts)  # type: ignore[union-attr]
+            elif kind is DiscardGradient:
+                del self._versions[command.gradient]  # type: ignore[union-attr]
+                self._discarded += counts
+
+    def _apply(self, gradients: Sequence[Gradient], counts: bool) -> None:
+        versions = [self._versions.pop(gradient) for gradient in gradients]
+        if counts:
+            self._updates += 1
+            self._used += len(versions)
+            self._staleness += self._version * len(versions) - sum(versions)
+        self._version += 1
+
+    def prospect(self, candidate: str, workers: int, end: float, simulator: Simulator) -> Prospect:
+        seconds = end - self._begin
+        waited = self._waited + sum(end - max(since, self._begin) for since in self._waits.values())
+        fates = self._used + self._discarded
+        return Prospect(
+            candidate,
+            _short(self._used / seconds),
+            _short(self._staleness / self._used if self._used else 0.0),
+            _short(self._discarded / fates if fates else 0.0),
+            _short(waited / (seconds * workers)),
+            _short(self._updates / seconds),
+            _short(simulator.server.busy / end if isinstance(simulator, CostlySimulator) else 0.0),
+        )
+
+
+def _short(value: float) -> float:
+    """So many digits as mean anything: an answer is a line of the trace."""
+    return float(f"{value:.4g}")
+
+
+# -- a process of its own --
+
+
+def thinker() -> list[str]:
+    """The command of a process that answers questions."""
+    return [sys.executable, "-c", SERVE, *(entry or os.getcwd() for entry in sys.path)]
+
+
+def serve() -> None:
+    """Answer questions of standard input, a line each, until there are no more."""
+    os.nice(NICE)
+    decode, encode = msgspec.json.Decoder(Ask).decode, msgspec.json.Encoder().encode
+    for line in sys.stdin.buffer:
+        asked, begun = decode(line), time.process_time()
+        answer = msgspec.structs.replace(foresee(asked.question), seconds=_short(time.process_time() - begun))
+        sys.stdout.buffer.write(encode(Answered(asked.number, answer)) + b"\n")
+        sys.stdout.buffer.flush()
