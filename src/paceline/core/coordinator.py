@@ -118,7 +118,14 @@ class Coordinator:
         """
         self.policy, self.deadline, self.asking = policy, policy.deadline, None
         event = self.changed = PolicyChanged(str(policy), updates)
-        decision = policy.take_over(self.progress, now)
+        return self._go_on(event, policy.take_over(self.progress, now), now)
+
+    def follow(self, event: PolicyChanged, now: float) -> Record:
+        """The policy has said that it wants to decide as another one would, and does so from here on."""
+        self.changed = event
+        return self._go_on(event, self.policy.decide(event, self.progress, now), now)
+
+    def _go_on(self, event: PolicyChanged, decision: Decision, now: float) -> Record:
         self._recent.append((now, event, decision))
         commands = self._carry_out(decision, now)
         if self.progress.pending:
@@ -248,6 +255,8 @@ class Coordinator:
             self._questions += 1
             self.asking = Ask(self._questions, decision.ask)
             commands.append(self.asking)
+        if decision.follow is not None:
+            commands.append(decision.follow)
         return tuple(commands)
 
     def _settle(self, decision: Decision, commands: list[Command]) -> None:

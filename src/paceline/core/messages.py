@@ -98,6 +98,8 @@ class PolicyChanged(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaul
 
     policy: str
     updates: UpdateRule | None = None  # how they are made from then on, in a run that trains
+    by: str = ""  # a policy that chose this one, and may choose another later; empty: somebody outside did
+    why: str = ""  # in its words
 
     @property
     def may_be_stale(self) -> bool | None:
@@ -243,7 +245,17 @@ class Ask(msgspec.Struct, frozen=True, tag=True, gc=False):
     question: Question
 
 
-Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker | Ask
+class Follow(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
+    """The policy wants to decide as another one would: find out how updates are made then, and say `PolicyChanged`."""
+
+    policy: str
+    by: str  # the policy that wants to
+    why: str
+    applies_stale: bool = False
+    wants_statistics: bool = False
+
+
+Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker | Ask | Follow
 
 
 NOT_STALE, NOT_WANTED = "no gradient is stale", "as asked for"
@@ -272,7 +284,7 @@ class Estimates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A policy's answer to one event. Carried out in this order: apply, discard, release, interrupt, ask."""
+    """A policy's answer to one event. Carried out in this order: apply, discard, release, interrupt, ask, follow."""
 
     apply: tuple[Gradient, ...] = ()
     weights: tuple[float, ...] = ()
@@ -280,6 +292,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     release: tuple[int, ...] = ()
     interrupt: tuple[int, ...] = ()
     ask: Question | None = None  # the answer will be an event; a question before it is answered no more
+    follow: Follow | None = None  # PolicyChanged will be the next event
     reason: str = ""  # one plain sentence; required when a worker is left waiting or a gradient is discarded
     estimates: Estimates | None = None  # for people to see
 

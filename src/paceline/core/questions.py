@@ -26,7 +26,8 @@ class Question(msgspec.Struct, frozen=True, array_like=True, gc=False):
     workers: tuple[int, ...]
     times: tuple[tuple[float, ...], ...]  # of each worker: what its latest iterations took, oldest first
     horizon: float  # for how long to try each of them, in the same unit
-    costs: Costs = NO_COSTS  # whoever is asked knows them, or not
+    costs: Costs = NO_COSTS  # whoever is asked knows them, or not; and the next as well
+    corrected: bool = True  # whether stale gradients are made up for
 
 
 class Prospect(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -45,3 +46,4 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prospects: tuple[Prospect, ...] = ()  # in the order of the candidates; none: nobody could tell
     seconds: float = 0.0  # of a processor that it took; in virtual time none
     costs: Costs = NO_COSTS  # that were reckoned with
+    corrected: bool = True  # whether stale gradients are made up for, where a policy applies them

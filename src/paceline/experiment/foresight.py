@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -32,7 +33,7 @@ from paceline.runtimes.simulated.costly import CostlySimulator, Durations
 from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import Recorded
 
-MOST_PUSHES = 4_000  # that are simulated for one candidate, however long the horizon is
+MOST_PUSHES = 10_000  # that are simulated for one candidate, however long the horizon is
 SETTLING = 1 / 3  # of the time, before it counts: leads must have grown, and plans been made
 SERVE = "import sys; sys.path[:] = sys.argv[1:]; from paceline.experiment.foresight import serve; serve()"
 NICE = 19
@@ -41,7 +42,11 @@ NICE = 19
 def foresee(question: Question) -> Answer:
     """What each candidate would come to; those that cannot work with such a group are left out."""
     found = [_prospect(candidate, question) for candidate in question.candidates]
-    return Answer(tuple(prospect for prospect in found if prospect is not None), costs=question.costs)
+    return Answer(
+        tuple(prospect for prospect in found if prospect is not None),
+        costs=question.costs,
+        corrected=question.corrected,
+    )
 
 
 def _prospect(candidate: str, question: Question) -> Prospect | None:
@@ -67,24 +72,25 @@ def try_out(
     costs: Costs = NO_COSTS,
 ) -> Simulator:
     """Run this policy until that time. `typical`: of an iteration. What it asks is answered as well."""
-    coordinator = Coordinator(policy)
-    if costs == NO_COSTS:
-        simulator = Simulator(workers, coordinator, observers, time_scale=typical, think=foresee)
-    else:
-        durations = Durations(
-            take_in=costs.push,
-            update=costs.gradient,
-            step=costs.update,
-            hand_out=costs.pull,
-            wire_in=costs.wire,
-            wire_out=costs.wire,
-            one_process=True,
-        )
-        simulator = CostlySimulator(
-            workers, coordinator, observers, time_scale=typical, durations=durations, think=foresee
-        )
+    simulator = simulator_with(costs)(workers, Coordinator(policy), observers, time_scale=typical, think=foresee)
     simulator.run(RunEnd(duration=end))
     return simulator
+
+
+def simulator_with(costs: Costs) -> Callable[..., Simulator]:
+    """What makes a simulator in which pushes and updates keep a single server busy for so long."""
+    if costs == NO_COSTS:
+        return Simulator
+    durations = Durations(
+        take_in=costs.push,
+        update=costs.gradient,
+        step=costs.update,
+        hand_out=costs.pull,
+        wire_in=costs.wire,
+        wire_out=costs.wire,
+        one_process=True,
+    )
+    return partial(CostlySimulator, durations=durations)
 
 
 class Tally(Observer):

@@ -10,7 +10,7 @@ import torch
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.collector import warned
-from paceline.experiment.foresight import foresee
+from paceline.experiment.foresight import foresee, simulator_with
 from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import (
     Simulation,
@@ -122,7 +122,7 @@ def train_virtually(
     warned(rule)
     for observer in watching:
         observer.begun(rule)
-    simulator = Simulator(
+    simulator = simulator_with(simulation.costs)(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
         watching,

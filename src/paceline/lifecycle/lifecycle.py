@@ -21,6 +21,7 @@ from paceline.core.messages import (
     FigureFound,
     Gradient,
     GradientArrived,
+    PolicyChanged,
     Record,
     UpdateApplied,
     WorkerReturned,
@@ -37,6 +38,7 @@ from paceline.lifecycle.messages import (
     Lease,
     ModelArrived,
     Output,
+    PolicyFollowed,
     PolicyReplaced,
     ProcessDied,
     ProcessFinished,
@@ -77,6 +79,7 @@ class Lifecycle(Sizing):
             DeadlinePassed: self._decide,
             Answered: self._decide,
             PolicyReplaced: self._change_policy,
+            PolicyFollowed: self._follow_policy,
             EndRequested: self._end_soon,
             FigureFound: self._note_figure,
         }
@@ -156,6 +159,12 @@ class Lifecycle(Sizing):
 
     def _change_policy(self, event: PolicyReplaced, now: float) -> None:
         self._note(self.coordinator.change_policy(event.policy, now, event.updates))
+
+    def _follow_policy(self, event: PolicyFollowed, now: float) -> None:
+        follow = event.follow
+        if follow.by == str(self.coordinator.policy):  # and was not replaced while an update was under way
+            changed = PolicyChanged(follow.policy, event.updates, follow.by, follow.why)
+            self._note(self.coordinator.follow(changed, now))
 
     # -- what members do --
 

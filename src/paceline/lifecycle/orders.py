@@ -17,6 +17,7 @@ from paceline.core.messages import (
     Ask,
     Command,
     DiscardGradient,
+    Follow,
     Gradient,
     InterruptWorker,
     SendParameters,
@@ -47,7 +48,7 @@ class TimedOrders:
                 self.outputs.append(MakeUpdate(self._progress.version))
             elif kind is DiscardGradient:
                 self.outputs.append(Discard(command.gradient, -1))  # type: ignore[union-attr]
-            elif kind is Ask:
+            elif kind is Ask or kind is Follow:
                 self.outputs.append(command)  # type: ignore[arg-type]
             else:
                 self.interrupt(self._members[command.worker])  # type: ignore[union-attr]
@@ -96,7 +97,7 @@ class Orders(TimedOrders):
                 self._discard(command.gradient)
             elif isinstance(command, InterruptWorker):
                 self.interrupt(self._members[command.worker])
-            elif isinstance(command, Ask):
+            elif isinstance(command, Ask | Follow):
                 self.outputs.append(command)
             else:
                 assert_never(command)

@@ -6,14 +6,17 @@ An iteration runs from a worker's release to its push, so that no wait of one po
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+
+import msgspec
 
 from paceline.core.messages import GradientArrived
 from paceline.core.progress import Progress
 from paceline.core.questions import Question
 
 LATEST = 32  # iterations that are kept of each worker
+NOBODY: dict[int, float] = {}
 MOST_TIMES = 4_096  # in one question, which is a line of the trace; never less than one of each worker
 
 
@@ -35,19 +38,31 @@ class RecentTimes:
     def forget(self, worker: int) -> None:
         self._seen.pop(worker, None)
 
+    def keep_only(self, worker: int, latest: int) -> None:
+        """Those before were of another time."""
+        seen = self._seen[worker]
+        while len(seen) > latest:
+            seen.popleft()
+
     def of(self, worker: int) -> Sequence[float]:
         """Oldest first; none: nothing is known."""
         return self._seen.get(worker, ())
 
-    def question(self, candidates: Sequence[str], progress: Progress, rounds: float) -> Question | None:
-        """What would they make of these times, in so many rounds of the slowest worker? None: no times are known."""
+    def question(
+        self, candidates: Sequence[str], progress: Progress, rounds: float, late: Mapping[int, float] = NOBODY
+    ) -> Question | None:
+        """What would they make of these times, in so many rounds of the slowest worker? None: no times are known.
+
+        `late`: workers whose present iteration takes so long already that it counts alone."""
         members = list(progress.members)
-        known = [fmean(self._seen[worker]) for worker in members if worker in self._seen]
+        known = [fmean(self._seen[worker]) for worker in members if worker in self._seen and worker not in late]
+        known += late.values()
         if not known:
             return None
         each = max(1, MOST_TIMES // len(members))
         typical = (_short(fmean(known)),)  # of one that joined just now
-        times = tuple(tuple(map(_short, list(self.of(worker))[-each:])) or typical for worker in members)
+        found = [(late[worker],) if worker in late else list(self.of(worker))[-each:] for worker in members]
+        times = tuple(tuple(map(_short, own)) or typical for own in found)
         return Question(tuple(candidates), tuple(members), times, _short(rounds * max(known)))
 
     def state(self) -> dict[str, list[float]]:
@@ -55,6 +70,12 @@ class RecentTimes:
 
     def resume(self, state: dict[str, list[float]]) -> None:
         self._seen = {int(worker): deque(seen, maxlen=LATEST) for worker, seen in state.items()}
+
+
+def lasting(question: Question, pushes: float) -> Question:
+    """The same for as long as so many pushes take where nobody waits."""
+    rate = sum(len(times) / sum(times) for times in question.times)
+    return msgspec.structs.replace(question, horizon=_short(pushes / rate))
 
 
 def _short(seconds: float) -> float:

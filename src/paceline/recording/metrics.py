@@ -11,6 +11,7 @@ from paceline.core.messages import (
     Ask,
     Command,
     DiscardGradient,
+    Follow,
     Gradient,
     GradientArrived,
     InterruptWorker,
@@ -162,7 +163,7 @@ class RunMetrics(Observer):
             elif isinstance(command, DiscardGradient):
                 del self._versions[command.gradient]
                 self._discarded += 1
-            elif not isinstance(command, Ask):
+            elif not isinstance(command, Ask | Follow):
                 assert_never(command)
         return released
 

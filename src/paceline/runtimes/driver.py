@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from paceline.core.messages import Ask, DeadlinePassed, Record, UpdateApplied
+from paceline.core.messages import Ask, DeadlinePassed, Follow, Record, UpdateApplied
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -24,6 +24,7 @@ from paceline.lifecycle.messages import (
     Lease,
     MakeUpdate,
     Output,
+    PolicyFollowed,
     Release,
     SetAside,
     StartProcess,
@@ -58,6 +59,7 @@ class Driver:
             Discard: port.discard,
             GiveUp: port.give_up,
             Ask: self._ask,
+            Follow: self._follow,
         }
 
     @property
@@ -131,6 +133,9 @@ class Driver:
         answered = self._port.ask(command)
         if answered is not None:
             self._found.append(answered)
+
+    def _follow(self, command: Follow) -> None:
+        self._found.append(PolicyFollowed(command, self._port.rule_under(command)))
 
     def _complete(self, event: UpdateApplied) -> None:
         """An update that was under way is done: send what was held back, up to the next one."""

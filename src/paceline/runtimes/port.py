@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from paceline.core.messages import Answered, Ask, UpdateApplied
+from paceline.core.messages import Answered, Ask, Follow, UpdateApplied, UpdateRule
 from paceline.lifecycle.messages import (
     BeginGroup,
     Discard,
@@ -45,6 +45,9 @@ class Port(Protocol):
 
     def ask(self, command: Ask) -> Answered | None:
         """Find the answer. None: somebody thinks about it, and the driver is told when it is there."""
+
+    def rule_under(self, command: Follow) -> UpdateRule | None:
+        """How updates are made under this policy; None: in a run that only keeps time."""
 
     def give_up(self, command: GiveUp) -> None: ...
 

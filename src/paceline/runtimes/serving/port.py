@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.core.messages import Answered, Ask, UpdateApplied, UpdateRule
+from paceline.core.messages import Answered, Ask, Follow, UpdateApplied, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -71,10 +71,11 @@ class ProcessPort:
         started: Callable[[Started], None],
         begun: Callable[[UpdateRule], None],
         ask: Callable[[Ask], Answered | None],
+        rule_under: Callable[[Follow], UpdateRule],
         resumed: Checkpoint | None = None,
     ) -> None:
         """`started`: called with every new process; `begun`: when the group begins, with how updates are made;
-        `ask`: finds answers; `resumed`: what it goes on from."""
+        `ask`: finds answers; `rule_under`: how updates are made under a policy; `resumed`: what it goes on from."""
         self.aggregation: Holding | None = None  # once the group has begun
         self.processes: dict[int, Started] = {}
         self.wake_time: float | None = None
@@ -85,7 +86,7 @@ class ProcessPort:
         self._statistics = statistics
         self._on_start = started
         self._on_begin = begun
-        self.ask = ask
+        self.ask, self.rule_under = ask, rule_under
         self._segments: dict[int, Segment] = {}  # of the processes whose model is here
         self._optimizers: dict[int, Wanted] = {}  # by seat
         self._states: dict[int, int] = {}  # by seat: the parcel with the optimizer's state that it asked for

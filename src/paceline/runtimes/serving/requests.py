@@ -17,7 +17,7 @@ from paceline.lifecycle.messages import GroupEvent, PolicyReplaced, SizeRequeste
 from paceline.runtimes.serving.control import Answer, Control, Refused, Request, Scale, Scaled, Switched
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.port import ProcessPort
-from paceline.training.update_rules import rule_under
+from paceline.training.update_rules import Applies, rule_under
 
 # From what somebody calls a policy, and the size of the group: a fresh one. ConfigurationError: it cannot be.
 ChoosePolicy: TypeAlias = Callable[[Any, int], Decides]
@@ -98,7 +98,10 @@ class Requests:
             raise ConfigurationError("the policy of this run cannot be switched")
         if self._port.aggregation is None:
             raise ConfigurationError("the group has not begun yet: ask again when it trains")
-        workers = len(self._lifecycle.active)
-        chosen = self._choose(policy, max(1, workers))
-        several = max(self._largest, workers, self._lifecycle.staffing.wanted) > 1
-        return chosen, rule_under(self._port.store, chosen, several=several)
+        chosen = self._choose(policy, max(1, len(self._lifecycle.active)))
+        return chosen, self.rule_under(chosen)
+
+    def rule_under(self, policy: Applies) -> UpdateRule:
+        """How updates are made under this policy."""
+        several = max(self._largest, len(self._lifecycle.active), self._lifecycle.staffing.wanted) > 1
+        return rule_under(self._port.store, policy, several=several)

@@ -124,6 +124,7 @@ class Server:
             started=self._watch,
             begun=self._note_begin,
             ask=self._thinking.ask,
+            rule_under=lambda follow: self.requests.rule_under(follow),
             resumed=resumed,
         )
         self._start = Start(self.lifecycle, launcher, self.port.processes, clock())

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from paceline.core.coordinator import Coordinator, Decides
-from paceline.core.messages import Answered, Ask, Gradient, Unit, UpdateApplied, UpdateRule
+from paceline.core.messages import Answered, Ask, Follow, Gradient, Unit, UpdateApplied, UpdateRule
 from paceline.core.questions import NO_COSTS, Answer, Costs, Question
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
@@ -153,7 +153,7 @@ class Simulator:
         patience: Patience | None = None,
         lifecycle: Lifecycle | None = None,
         switches: Sequence[PolicySwitch] = (),
-        rule_for: Callable[[Decides], UpdateRule | None] = lambda policy: None,
+        rule_for: Callable[[Decides | Follow], UpdateRule | None] = lambda policy: None,
         think: Callable[[Question], Answer] = lambda question: Answer(),
     ) -> None:
         """`time_scale`: a typical iteration time; the grid of times is laid relative to it.
@@ -332,6 +332,9 @@ class Simulator:
     def ask(self, command: Ask) -> Answered:
         question = msgspec.structs.replace(command.question, costs=self.costs)
         return Answered(command.number, self._think(question))
+
+    def rule_under(self, command: Follow) -> UpdateRule | None:
+        return self._rule_for(command)
 
     def dismiss(self, command: Dismiss) -> None:
         self._workers[command.seat].plan += 1
