@@ -86,6 +86,7 @@ class Group:
             started=lambda process: self.started.append(process.index),
             begun=self.begun.append,
             ask=lambda asked: None,
+            rule_under=lambda follow: UpdateRule("SGD", "linear"),
         )
         for seat in range(workers):
             self.port.start_process(StartProcess(seat))

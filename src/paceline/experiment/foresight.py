@@ -72,7 +72,8 @@ def try_out(
     costs: Costs = NO_COSTS,
 ) -> Simulator:
     """Run this policy until that time. `typical`: of an iteration. What it asks is answered as well."""
-    simulator = simulator_with(costs)(workers, Coordinator(policy), observers, time_scale=typical, think=foresee)
+    make = simulator_with(costs)
+    simulator = make(workers, Coordinator(policy), observers, time_scale=typical, think=foresee, checked=False)
     simulator.run(RunEnd(duration=end))
     return simulator
 
@@ -93,6 +94,29 @@ def simulator_with(costs: Costs) -> Callable[..., Simulator]:
     return partial(CostlySimulator, durations=durations)
 
 
+class _Rate:
+    """How often a worker's gradients were used: from one of its updates to another. In so many seconds there may be a
+    round more or less, which would be much where there are few."""
+
+    __slots__ = ("_after", "_at_first", "_first", "_last")
+
+    def __init__(self, now: float) -> None:
+        self._first = self._last = now
+        self._at_first, self._after = 1, 0
+
+    def note(self, now: float) -> None:
+        if now == self._first:
+            self._at_first += 1
+        else:
+            self._after += 1
+            self._last = now
+
+    def per_second(self, seconds: float) -> float:
+        if not self._after:
+            return self._at_first / seconds
+        return self._after / (self._last - self._first)
+
+
 class Tally(Observer):
     """Counts what happens after a time. A whole summary of a run would take longer than the run."""
 
@@ -103,6 +127,7 @@ class Tally(Observer):
         self._version = 0
         self._updates = self._used = self._discarded = self._staleness = 0
         self._waited = 0.0
+        self._rates: dict[int, _Rate] = {}  # by worker
 
     def observe(self, record: Record) -> None:
         now, event = record.now, record.event
@@ -117,30 +142,36 @@ class Tally(Observer):
                 if counts and since < now:
                     self._waited += now - max(since, self._begin)
             elif kind is ApplyUpdate:
-                self._apply(command.gradients, counts)  # type: ignore[union-attr]
+                self._apply(command.gradients, now, counts)  # type: ignore[union-attr]
             elif kind is DiscardGradient:
                 del self._versions[command.gradient]  # type: ignore[union-attr]
                 self._discarded += counts
 
-    def _apply(self, gradients: Sequence[Gradient], counts: bool) -> None:
+    def _apply(self, gradients: Sequence[Gradient], now: float, counts: bool) -> None:
         versions = [self._versions.pop(gradient) for gradient in gradients]
         if counts:
             self._updates += 1
             self._used += len(versions)
             self._staleness += self._version * len(versions) - sum(versions)
+            for gradient in gradients:
+                rate = self._rates.get(gradient.worker)
+                if rate is None:
+                    self._rates[gradient.worker] = _Rate(now)
+                else:
+                    rate.note(now)
         self._version += 1
 
     def prospect(self, candidate: str, workers: int, end: float, simulator: Simulator) -> Prospect:
         seconds = end - self._begin
         waited = self._waited + sum(end - max(since, self._begin) for since in self._waits.values())
-        fates = self._used + self._discarded
+        fates, pace = self._used + self._discarded, sum(rate.per_second(seconds) for rate in self._rates.values())
         return Prospect(
             candidate,
-            _short(self._used / seconds),
+            _short(pace),
             _short(self._staleness / self._used if self._used else 0.0),
             _short(self._discarded / fates if fates else 0.0),
             _short(waited / (seconds * workers)),
-            _short(self._updates / seconds),
+            _short(pace * self._updates / self._used if self._used else 0.0),
             _short(simulator.server.busy / end if isinstance(simulator, CostlySimulator) else 0.0),
         )
 

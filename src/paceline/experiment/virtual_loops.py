@@ -31,7 +31,7 @@ from paceline.runtimes.simulated.loops import LoopSimulator
 from paceline.runtimes.speeds import SpeedModel
 from paceline.training.choices import UpdateOptions
 from paceline.training.loop_learner import LoopFailedError, LoopLearner, Train
-from paceline.training.update_rules import rule_under
+from paceline.training.update_rules import corrects, rule_under
 from paceline.training.worker import CPU, seed_everything
 from paceline.training.worker_state import random_state, set_random_state
 
@@ -145,6 +145,7 @@ def train_loops_virtually(
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
         think=foresee,
+        corrects=lambda: corrects(learner.store),
         rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),
     )
     learner.simulator, learner.every = simulator, evaluate_every

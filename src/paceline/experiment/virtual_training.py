@@ -36,7 +36,7 @@ from paceline.training.gradients import DivergedError
 from paceline.training.learner import Learner
 from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
-from paceline.training.update_rules import rule_under
+from paceline.training.update_rules import corrects, rule_under
 
 
 class VirtualEvaluations:
@@ -133,6 +133,7 @@ def train_virtually(
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
         think=foresee,
+        corrects=lambda: corrects(learner.store),
         rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),
     )
     learner.simulator = simulator

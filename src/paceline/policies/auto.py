@@ -1,6 +1,6 @@
 """Auto: measures the workers, asks the simulator which policy suits them, and decides as that one would.
 
-The rule, of no paper: it begins as BSP. After FIRST rounds, and whenever a rest is over or a worker is not as usual, it
+Paper: none. The rule: it begins as BSP. After FIRST rounds, and whenever a rest is over or a worker is not as usual, it
 asks what candidates would have made of the latest iterations (paceline.core.questions). Of those within `slack` of the
 best it takes the one whose gradients are freshest (paceline.policies.weighing), and says why with figures.
 
@@ -28,7 +28,6 @@ from paceline.core.messages import (
     Follow,
     GradientArrived,
     PolicyChanged,
-    WorkerJoined,
     WorkerLeft,
 )
 from paceline.core.progress import Progress
@@ -43,7 +42,7 @@ from paceline.policies.rests import Rests
 from paceline.policies.vigil import Vigil
 from paceline.policies.weighing import candidates, choose
 
-LEAST_ROUNDS = 8  # for which a candidate is tried, in however large a group
+LEAST_ROUNDS = 12  # for which a candidate is tried, in however large a group
 
 
 def _fresh(name: str) -> Policy:
@@ -78,7 +77,7 @@ class Auto(Policy):
 
     slack: float = parameter(0.03, "share of the best pace that fresher gradients may cost", least=0, most=0.9)
 
-    tried: int = parameter(1_500, "pushes for which each candidate is tried in the simulator", least=10, most=100_000)
+    tried: int = parameter(800, "pushes for which each candidate is tried in the simulator", least=10, most=100_000)
 
     _asked: bool = kept(False)  # and there is no answer yet
     _vigil: Vigil = kept(factory=Vigil)
@@ -115,10 +114,12 @@ class Auto(Policy):
         self._rests.applied += len(decision.apply)
         late = self._vigil.late(progress, now)
         self._look_at = None if self._asked else self._vigil.overdue_at(progress)
-        wanted = self._rests.may_ask(now, at_once=self._vigil.other) or (late and self._rests.can_afford(now))
+        wanted = self._rests.may_ask(now, at_once=self._vigil.sees_others(progress)) or (
+            late and self._rests.can_afford(now)
+        )
         if self._asked or len(progress.members) < 2 or not wanted:
             return decision
-        return self._ask(decision, progress, late)
+        return self._ask(decision, progress, now, late)
 
     def _watch(self, event: Event, progress: Progress, now: float) -> None:
         if isinstance(event, GradientArrived):
@@ -126,14 +127,12 @@ class Auto(Policy):
             self._vigil.observe(event, progress, now)
             self._rests.push(workers, now)
             self._vigil.other |= self._loss.observe(event.loss, workers)
-        elif isinstance(event, WorkerJoined):
-            self._vigil.other = True
         elif isinstance(event, WorkerLeft):
             self._vigil.forget(event.worker)
 
-    def _ask(self, decision: Decision, progress: Progress, late: dict[int, float]) -> Decision:
+    def _ask(self, decision: Decision, progress: Progress, now: float, late: tuple[int, ...]) -> Decision:
         tried = candidates(len(progress.members), str(self._inner))
-        question = self._vigil.times.question(tried, progress, 1.0, late)
+        question = self._vigil.times.question(tried, progress, 1.0, now=now, late=late)
         if question is None:
             return decision
         question = lasting(question, max(self.tried, LEAST_ROUNDS * len(progress.members)))

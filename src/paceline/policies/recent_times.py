@@ -6,7 +6,7 @@ An iteration runs from a worker's release to its push, so that no wait of one po
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean
 
 import msgspec
@@ -16,7 +16,6 @@ from paceline.core.progress import Progress
 from paceline.core.questions import Question
 
 LATEST = 32  # iterations that are kept of each worker
-NOBODY: dict[int, float] = {}
 MOST_TIMES = 4_096  # in one question, which is a line of the trace; never less than one of each worker
 
 
@@ -49,21 +48,38 @@ class RecentTimes:
         return self._seen.get(worker, ())
 
     def question(
-        self, candidates: Sequence[str], progress: Progress, rounds: float, late: Mapping[int, float] = NOBODY
+        self,
+        candidates: Sequence[str],
+        progress: Progress,
+        rounds: float,
+        *,
+        now: float | None = None,
+        late: Collection[int] = (),
     ) -> Question | None:
         """What would they make of these times, in so many rounds of the slowest worker? None: no times are known.
 
-        `late`: workers whose present iteration takes so long already that it counts alone."""
+        `now`: what members are at counts as well, if that takes longer already than what they did before. `late`:
+        members of which it alone counts.
+        """
         members = list(progress.members)
-        known = [fmean(self._seen[worker]) for worker in members if worker in self._seen and worker not in late]
-        known += late.values()
+        known = [fmean(self._seen[worker]) for worker in members if worker in self._seen]
         if not known:
             return None
         each = max(1, MOST_TIMES // len(members))
-        typical = (_short(fmean(known)),)  # of one that joined just now
-        found = [(late[worker],) if worker in late else list(self.of(worker))[-each:] for worker in members]
-        times = tuple(tuple(map(_short, own)) or typical for own in found)
-        return Question(tuple(candidates), tuple(members), times, _short(rounds * max(known)))
+        typical = fmean(known)  # of one that joined just now
+        found = []
+        for worker, member in progress.members.items():
+            own = list(self.of(worker))[-each:]
+            elapsed = 0.0 if now is None or member.waiting else now - member.released_at
+            if worker in late and elapsed > 0:
+                own = [elapsed]
+            elif not own:
+                own = [max(typical, elapsed)]
+            elif elapsed > max(own):
+                own.append(elapsed)
+            found.append(own)
+        times = tuple(tuple(map(_short, own)) for own in found)
+        return Question(tuple(candidates), tuple(members), times, _short(rounds * max(map(fmean, found))))
 
     def state(self) -> dict[str, list[float]]:
         return {str(worker): list(seen) for worker, seen in self._seen.items()}

@@ -12,7 +12,7 @@ from paceline.core.state import kept, resume, state_of
 
 FIRST = 2  # rounds before the first question
 SHORTEST = 2  # between two questions
-LONGEST = 32
+LONGEST = 64
 CALM, LEAST_CALM, MOST_CALM = 4.0, 1.0, 64.0  # between two changes: to begin with, at least, at most
 JUDGED = 4  # rounds after a change, when it is compared with what it promised
 KEPT = 0.9  # share of the promised pace with which the promise is kept

@@ -39,7 +39,8 @@ class Usual(msgspec.Struct, array_like=True):
 class Vigil:
     times: RecentTimes = kept(factory=RecentTimes)
     usual: dict[int, Usual] = kept(factory=dict)
-    other: bool = kept(False)  # whether somebody is not as usual, or came or went, since the last question
+    other: bool = kept(False)  # whether somebody is not as usual since the last question, or left
+    members: int = kept(0)  # at the last question
     shortest: float | None = kept(None)  # iteration so far
     looked: float = kept(0.0)  # when it was asked about a worker that is overdue; again after as long as it then took
 
@@ -57,9 +58,12 @@ class Vigil:
                 self.times.keep_only(worker, LATELY)  # those before are of another time
                 del self.usual[worker]
 
+    def sees_others(self, progress: Progress) -> bool:
+        return self.other or len(progress.members) != self.members
+
     def note_asked(self, progress: Progress) -> None:
         """From now on, this is as usual."""
-        self.other = False
+        self.other, self.members = False, len(progress.members)
         for worker in progress.members:
             if len(seen := self.times.of(worker)) >= LATELY:
                 self.usual[worker] = Usual(fmean(seen), pstdev(seen))
@@ -69,19 +73,13 @@ class Vigil:
         self.usual.pop(worker, None)
         self.other = True
 
-    def late(self, progress: Progress, now: float) -> dict[int, float]:
-        """Those that the others wait for, if that takes longer than usual: for how long they have been at it."""
+    def late(self, progress: Progress, now: float) -> tuple[int, ...]:
+        """The worker that the others wait for, if that takes longer than usual."""
         due = self.overdue_at(progress)
         if due is None or now < due:
-            return {}
+            return ()
         self.looked = now
-        slowest = progress.members[progress.slowest]
-        at_it = [slowest] if slowest.worker in self.usual else progress.members.values()  # all who never pushed
-        return {
-            member.worker: now - member.released_at
-            for member in at_it
-            if not member.waiting and (member is slowest or not self.times.of(member.worker))
-        }
+        return (progress.slowest,)
 
     def overdue_at(self, progress: Progress) -> float | None:
         """When to look at the worker that others wait for; None: nobody waits, or nothing is known of any."""

@@ -65,6 +65,7 @@ class Change(msgspec.Struct, frozen=True):
 
     policy: str
     seconds: float
+    why: str = ""  # in the words of a policy that chose it
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -132,7 +133,7 @@ class RunMetrics(Observer):
             self._note_leaving(event, record.now)
         released = self._note_commands(record.commands, record.now)
         if isinstance(event, PolicyChanged):
-            self._changes.append(Change(event.policy, record.now))
+            self._changes.append(Change(event.policy, record.now, event.why))
             self._note_reason(record.reason)
         elif released == self._members > 0 and not isinstance(event, WorkerJoined):
             self._supersteps += 1

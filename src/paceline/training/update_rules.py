@@ -70,6 +70,14 @@ def rule_under(store: MakesUpdates, policy: Applies, *, several: bool) -> Update
     return store.rule_for(policy.applies_stale and several, statistics=policy.wants_statistics)
 
 
+def corrects(store: MakesUpdates) -> bool:
+    """Whether stale gradients would be made up for."""
+    try:
+        return store.rule_for(True).correction != "none"
+    except ConfigurationError:
+        return False
+
+
 def with_doubt(rule: UpdateRule, kind: type[torch.optim.Optimizer], *, statistics: bool) -> UpdateRule:
     """The rule, and a doubt if a policy wants `statistics` and this optimizer's steps are not what it expects."""
     if not statistics or kind in STEP_IS_KNOWN:

@@ -36,6 +36,7 @@ from paceline.runtimes.serving.holding import Holding, Store
 from paceline.runtimes.serving.launching import Launches, Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import map_segment, pack, path_of, unpack_from
+from paceline.runtimes.serving.meter import Meter
 from paceline.training.aggregation import Aggregation
 from paceline.training.checkpoint import Checkpoint, saved_parameters
 from paceline.training.choices import UpdateOptions
@@ -87,6 +88,7 @@ class ProcessPort:
         self._on_start = started
         self._on_begin = begun
         self.ask, self.rule_under = ask, rule_under
+        self.meter = Meter(loop)
         self._segments: dict[int, Segment] = {}  # of the processes whose model is here
         self._optimizers: dict[int, Wanted] = {}  # by seat
         self._states: dict[int, int] = {}  # by seat: the parcel with the optimizer's state that it asked for
@@ -106,8 +108,13 @@ class ProcessPort:
 
     def attach(self, redeliver: Callable[[int, sent.ToServer], None], deliver: Callable[[UpdateApplied], None]) -> None:
         """The loop begins; as in Elsewhere."""
+
+        def updated(event: UpdateApplied) -> None:
+            self.meter.updated()
+            deliver(event)
+
         if self._elsewhere is not None:
-            self._elsewhere.attach(self._loop, redeliver, deliver)
+            self._elsewhere.attach(self._loop, redeliver, updated)
 
     @property
     def store(self) -> Store:
@@ -154,6 +161,7 @@ class ProcessPort:
         self._places.pop(seat, None)
         self._rates.pop(seat, None)
         self._forget_state(seat)
+        self.meter.forget(seat)
         segment = self._segments.pop(seat, None)
         if segment is not None and self.aggregation is not None:
             self.aggregation.forget(seat)
@@ -257,7 +265,8 @@ class ProcessPort:
 
     def release(self, command: Release) -> None:
         assert self.aggregation is not None
-        self.aggregation.hand_out(command.seat, self._segments[command.seat])
+        aggregation, seat = self.aggregation, command.seat
+        self.meter.pull(seat, lambda: aggregation.hand_out(seat, self._segments[seat]))
         place, rates = self._new_place(command.seat), self._news_of_rates(command.seat)
         if command.requested:
             self._tell(command.seat, sent.Leased(command.unit, True, command.ahead, place, rates))
@@ -309,7 +318,8 @@ class ProcessPort:
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied | None:
         assert self.aggregation is not None
-        return self.aggregation.make_update(command)
+        aggregation = self.aggregation
+        return self.meter.update(len(command.parts), lambda: aggregation.make_update(command))
 
     def set_aside(self, command: SetAside) -> None:
         assert self.aggregation is not None

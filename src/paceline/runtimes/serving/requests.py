@@ -1,4 +1,4 @@
-"""What somebody wants of a run that goes on: another size of its group, or another policy.
+"""What somebody wants of a run that goes on: another size of its group, another policy, or the policy an answer.
 
 A callback speaks in the middle of an event, so what it wants is checked at once and done between two.
 """
@@ -9,15 +9,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import msgspec
+
 from paceline.core.coordinator import Decides
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import NO_CORRECTION_EXPECTED, UpdateRule
+from paceline.core.messages import NO_CORRECTION_EXPECTED, Ask, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import GroupEvent, PolicyReplaced, SizeRequested
 from paceline.runtimes.serving.control import Answer, Control, Refused, Request, Scale, Scaled, Switched
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.port import ProcessPort
-from paceline.training.update_rules import Applies, rule_under
+from paceline.training.update_rules import Applies, corrects, rule_under
 
 # From what somebody calls a policy, and the size of the group: a fresh one. ConfigurationError: it cannot be.
 ChoosePolicy: TypeAlias = Callable[[Any, int], Decides]
@@ -100,6 +102,12 @@ class Requests:
             raise ConfigurationError("the group has not begun yet: ask again when it trains")
         chosen = self._choose(policy, max(1, len(self._lifecycle.active)))
         return chosen, self.rule_under(chosen)
+
+    def completed(self, asked: Ask) -> Ask:
+        """With what the server knows better than the policy that asks."""
+        question = self._port.meter.complete(asked.question, self._lifecycle.members)
+        corrected = self._port.aggregation is None or corrects(self._port.store)
+        return Ask(asked.number, msgspec.structs.replace(question, corrected=corrected))
 
     def rule_under(self, policy: Applies) -> UpdateRule:
         """How updates are made under this policy."""

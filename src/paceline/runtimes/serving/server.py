@@ -123,7 +123,7 @@ class Server:
             statistics=statistics,
             started=self._watch,
             begun=self._note_begin,
-            ask=self._thinking.ask,
+            ask=lambda asked: self._thinking.ask(self.requests.completed(asked)),
             rule_under=lambda follow: self.requests.rule_under(follow),
             resumed=resumed,
         )
@@ -360,6 +360,7 @@ class Server:
 
     def _push(self, seat: int, push: Push) -> None:
         if push.number > self.lifecycle.seats[seat].pushed and self.lifecycle.begun:  # not delivered twice
+            self.port.meter.push(seat, push.seconds)
             self.port.take_gradient(seat, push.squared_norm, push.absent)
             self.port.take_note(seat)
             self._gauge.note_loss(push.loss)

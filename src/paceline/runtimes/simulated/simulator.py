@@ -155,12 +155,15 @@ class Simulator:
         switches: Sequence[PolicySwitch] = (),
         rule_for: Callable[[Decides | Follow], UpdateRule | None] = lambda policy: None,
         think: Callable[[Question], Answer] = lambda question: Answer(),
+        corrects: Callable[[], bool] = lambda: True,
+        checked: bool = True,
     ) -> None:
         """`time_scale`: a typical iteration time; the grid of times is laid relative to it.
 
         `learner`: computes gradients; without one a run only keeps time, and never runs out of work. `patience`: as in
         Lifecycle. `lifecycle`: one that is there already, whose processes somebody starts. `rule_for`: how updates are
         made under a policy that a switch brings. `think`: answers what a policy asks, in no virtual time.
+        `corrects`: whether stale gradients would be made up for. `checked`: validate it where all runs are validated.
         """
         self.now = 0.0
         self.pushes = 0
@@ -179,6 +182,7 @@ class Simulator:
                 self._lifecycle.provide(learner.work)
             learner.trained = lambda: self._lifecycle.trained
         self._driver = Driver(self._lifecycle, self, observers)
+        self._driver.validate = checked and Driver.validate
         self._push_delay = push_delay
         self._pull_delay = pull_delay
         self._digits = GRID - math.floor(math.log10(time_scale))
@@ -187,7 +191,7 @@ class Simulator:
         self._workers = {simulated.worker: WorkerLoop(simulated.worker, simulated.draw) for simulated in workers}
         self._answers: deque[GroupEvent] = deque()  # what workers do at once
         self.halted = False
-        self._switches, self._rule_for, self._think = switches, rule_for, think
+        self._switches, self._rule_for, self._think, self._corrects = switches, rule_for, think, corrects
         for simulated in workers:
             worker = self._workers[simulated.worker]
             self._schedule(simulated.joins_at, Happening.JOIN, worker)
@@ -330,7 +334,7 @@ class Simulator:
         return NO_COSTS
 
     def ask(self, command: Ask) -> Answered:
-        question = msgspec.structs.replace(command.question, costs=self.costs)
+        question = msgspec.structs.replace(command.question, costs=self.costs, corrected=self._corrects())
         return Answered(command.number, self._think(question))
 
     def rule_under(self, command: Follow) -> UpdateRule | None:
