@@ -13,7 +13,7 @@ from typing import Any
 from paceline.core.state import kept, resume, state_of
 
 ROUNDS = 2  # that the mean is over
-SHARE = 0.15
+SHARE = 0.5
 DEVIATIONS = 4.0  # of the mean
 AVOIDED = 32.0  # rounds without stale gradients after the loss rose; twice as many the next time
 
