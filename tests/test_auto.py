@@ -158,7 +158,7 @@ def watched(losses: list[float | None], workers: int = 4) -> tuple[LossWatch, li
 def test_a_loss_that_rises_after_a_change_to_stale_gradients_is_noticed_once() -> None:
     assert watched([1.0, 0.9, 1.2] * 20)[1] == []
     watch, rose = watched([1.0] * 4 + [2.5] * 40)
-    assert len(rose) == 1 and rose[0] >= 8
+    assert len(rose) == 1 and rose[0] >= 7
     assert watch.avoid == pytest.approx(AVOIDED - (44 - rose[0] - 1) / 4) and watch.next_avoid == 2 * AVOIDED
     assert watched([None, 1.0, math.nan])[1] == [2]  # it diverges
     for _ in range(4 * int(AVOIDED)):
