@@ -39,7 +39,7 @@ from paceline.policies.bsp import BSP
 from paceline.policies.loss_watch import LossWatch
 from paceline.policies.recent_times import lasting
 from paceline.policies.rests import Rests
-from paceline.policies.vigil import Vigil
+from paceline.policies.vigil import LATELY, Vigil
 from paceline.policies.weighing import candidates, choose
 
 LEAST_ROUNDS = 12  # for which a candidate is tried, in however large a group
@@ -80,6 +80,7 @@ class Auto(Policy):
     tried: int = parameter(800, "pushes for which each candidate is tried in the simulator", least=10, most=100_000)
 
     _asked: bool = kept(False)  # and there is no answer yet
+    _thin: bool = kept(False)  # the question went by so few iterations that the next answer may be another one
     _vigil: Vigil = kept(factory=Vigil)
     _rests: Rests = kept(factory=Rests)
     _loss: LossWatch = kept(factory=LossWatch)
@@ -137,6 +138,7 @@ class Auto(Policy):
             return decision
         question = lasting(question, max(self.tried, LEAST_ROUNDS * len(progress.members)))
         self._asked, self._look_at = True, None
+        self._thin = sum(map(len, question.times)) < LATELY * len(question.workers)
         self._vigil.note_asked(progress)
         self._rests.ask()
         return msgspec.structs.replace(decision, ask=question)
@@ -153,7 +155,7 @@ class Auto(Policy):
         if not self._rests.may_change and not (only_fresh and self.applies_stale):
             return NOTHING
         chosen = _fresh(choice.policy)
-        self._rests.change(choice.pace, now)
+        self._rests.change(choice.pace, now, at_rest=not self._thin)
         self._loss.change(workers, stale=chosen.applies_stale)
         follow = Follow(choice.policy, str(self), choice.why, chosen.applies_stale, chosen.wants_statistics)
         return Decision(follow=follow, reason=choice.why)

@@ -69,9 +69,11 @@ class Rests:
         """The answer was the same as before."""
         self.between_questions = min(float(LONGEST), 2 * self.between_questions)
 
-    def change(self, promised: float, now: float) -> None:
+    def change(self, promised: float, now: float, *, at_rest: bool = True) -> None:
+        """`at_rest`: until the next change; otherwise that may come with the next answer."""
         self.between_questions = float(SHORTEST)
-        self.changed, self.applied, self.promised, self.since = 0.0, 0, promised, now
+        if at_rest:
+            self.changed, self.applied, self.promised, self.since = 0.0, 0, promised, now
 
     def state(self) -> dict[str, Any]:
         return state_of(self)

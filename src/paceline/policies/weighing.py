@@ -51,8 +51,9 @@ def choose(answer: Answer, present: str, workers: int, slack: float, *, only_fre
     freshest = min(one.age for one in good)
     as_fresh = [one for one in good if one.age <= freshest + (A_LITTLE if freshest else 0.0)]
     # What is in force stays if it is as good: every change settles what is pending in one update. Of those that differ
-    # by less than a hundredth the freshest is best.
-    best = max(as_fresh, key=lambda one: (one.prospect.policy == present, round(one.worth / most, 2), -one.age))
+    # by less than half of the slack, which may be chance, the freshest is best.
+    enough = (1 - slack / 2) * max(one.worth for one in as_fresh)
+    best = max(as_fresh, key=lambda one: (one.worth >= enough, one.prospect.policy == present, -one.age, one.worth))
     return Choice(best.prospect.policy, best.prospect.pace, _why(best, weighed, answer))
 
 

@@ -109,7 +109,8 @@ class Found:
     @cached_property
     def speeds(self) -> dict[str, float]:
         best = min(self.time[label] for label in FIXED)
-        return {label: best / time for label, time in self.time.items()}
+        never = float("inf")
+        return {label: 0.0 if time == never else best / time for label, time in self.time.items()}
 
 
 def autopilot(request: ExperimentRequest) -> Page:
