@@ -49,10 +49,11 @@ def test_of_those_about_as_good_as_the_best_the_freshest_is_taken() -> None:
 
 
 def test_of_those_as_good_and_as_fresh_the_present_one_stays() -> None:
-    assert chosen(BSP, ELASTIC_BSP, ASP) == "asp"  # a hundredth better, and no more than 0.3 rounds staler
-    assert chosen(BSP, ELASTIC_BSP, ASP, present="elastic-bsp") == "elastic-bsp"
-    as_fast = msgspec.structs.replace(ELASTIC_BSP, pace=4.0, updates=4.0)
-    assert chosen(BSP, as_fast, ASP) == "elastic-bsp"  # a little fresher
+    slower = msgspec.structs.replace(ELASTIC_BSP, pace=3.92, updates=3.92)
+    assert chosen(BSP, slower, ASP) == "asp"  # which is no more than 0.3 rounds staler
+    assert chosen(BSP, slower, ASP, present="elastic-bsp") == "asp"
+    assert chosen(BSP, ELASTIC_BSP, ASP) == "elastic-bsp"  # as good, for all that one knows, and a little fresher
+    assert chosen(BSP, ELASTIC_BSP, ASP, present="asp") == "asp"
 
 
 def test_the_age_of_gradients_is_told_in_rounds_however_large_updates_are() -> None:
@@ -295,8 +296,10 @@ def test_it_goes_back_to_fresh_gradients_when_the_loss_rises_although_it_just_ch
     group = asking_group()
     auto = group.coordinator.policy
     assert isinstance(auto, Auto) and not auto.applies_stale
+    assert auto._thin  # two iterations of each
     [follow] = answered(group, Answer((BSP, BACKUP, ASP)))
-    assert follow.policy == "asp" and follow.applies_stale and auto.applies_stale
+    assert follow.policy == "asp" and follow.applies_stale and auto.applies_stale and auto._rests.may_change
+    auto._rests.change(4.0, group.now)
     auto._loss.avoid = 10.0
     while group.coordinator.asking is None:
         group.everybody_moves(1)
@@ -330,3 +333,13 @@ def test_another_policy_may_take_over_from_it_and_it_from_another() -> None:
     while group.coordinator.asking is None:
         group.everybody_moves(1)
     group.replays()
+
+
+def test_without_any_times_there_is_nothing_to_ask() -> None:
+    group = Group("auto")
+    for worker in range(2):
+        group.join(worker)
+    for _ in range(8):
+        group.push(0, after=0.0)
+        group.push(1, after=0.0)
+    assert group.coordinator.asking is None and group.coordinator.state().questions == 0
