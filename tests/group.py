@@ -6,6 +6,8 @@ compared with what a worker would really have seen.
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from paceline.core.coordinator import Coordinator, State
@@ -28,8 +30,10 @@ from paceline.core.messages import (
     WorkerJoined,
     WorkerLeft,
 )
-from paceline.experiment.foresight import foresee
+from paceline.experiment import foresight
 from paceline.policies import Policy, policy
+
+foresee = functools.cache(foresight.foresee)  # an answer is a function of its question
 
 #: Every policy, and every parameter that changes how it decides.
 VARIANTS = [
