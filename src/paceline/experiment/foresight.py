@@ -34,7 +34,7 @@ from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simul
 from paceline.runtimes.speeds import Recorded
 
 MOST_PUSHES = 10_000  # that are simulated for one candidate, however long the horizon is
-SETTLING = 1 / 3  # of the time, before it counts: leads must have grown, and plans been made
+SETTLING = 1 / 2  # of the time, before it counts: leads must have grown, and plans been made
 SERVE = "import sys; sys.path[:] = sys.argv[1:]; from paceline.experiment.foresight import serve; serve()"
 NICE = 19
 

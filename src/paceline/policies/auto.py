@@ -10,6 +10,7 @@ best it takes the one whose gradients are freshest (paceline.policies.weighing),
 - An answer says what it took of a processor. Questions may have a hundredth of one, and a second to begin with.
 - Where stale gradients are not corrected, and after the loss rose under a policy that applies them, it keeps to fresh
   ones for a while.
+- What the policy in force comes to is measured, and counts if it is less than nine tenths of what was foretold.
 - A worker that others wait for, and that takes much longer than usual, is reason to ask before it has pushed.
 """
 
@@ -38,11 +39,11 @@ from paceline.policies.base import Policy
 from paceline.policies.bsp import BSP
 from paceline.policies.loss_watch import LossWatch
 from paceline.policies.recent_times import lasting
-from paceline.policies.rests import Rests
+from paceline.policies.rests import JUDGED, Rests
 from paceline.policies.vigil import LATELY, Vigil
 from paceline.policies.weighing import candidates, choose
 
-LEAST_ROUNDS = 12  # for which a candidate is tried, in however large a group
+LEAST_ROUNDS = 40  # for which a candidate is tried, in however large a group
 
 
 def _fresh(name: str) -> Policy:
@@ -80,6 +81,8 @@ class Auto(Policy):
     tried: int = parameter(800, "pushes for which each candidate is tried in the simulator", least=10, most=100_000)
 
     _asked: bool = kept(False)  # and there is no answer yet
+    _used: int = kept(0)  # gradients, since the last answer
+    _since: float = kept(0.0)  # when that came
     _thin: bool = kept(False)  # the question went by so few iterations that the next answer may be another one
     _vigil: Vigil = kept(factory=Vigil)
     _rests: Rests = kept(factory=Rests)
@@ -113,6 +116,7 @@ class Auto(Policy):
                 self._watch(event, progress, now)
         decision = self._inner.decide(event, progress, now)
         self._rests.applied += len(decision.apply)
+        self._used += len(decision.apply)
         late = self._vigil.late(progress, now)
         self._look_at = None if self._asked else self._vigil.overdue_at(progress)
         wanted = self._rests.may_ask(now, at_once=self._vigil.sees_others(progress)) or (
@@ -144,11 +148,12 @@ class Auto(Policy):
         return msgspec.structs.replace(decision, ask=question)
 
     def _weigh(self, answer: Answer, progress: Progress, now: float) -> Decision:
-        self._asked = False
+        measured = self._used / (now - self._since) if self._used >= JUDGED * len(progress.members) else None
+        self._asked, self._used, self._since = False, 0, now
         self._rests.hear(answer.seconds)
         workers, present = len(progress.members), str(self._inner)
         only_fresh = not answer.corrected or self._loss.avoid > 0
-        choice = choose(answer, present, workers, self.slack, only_fresh=only_fresh)
+        choice = choose(answer, present, workers, self.slack, only_fresh=only_fresh, measured=measured)
         if choice is None or choice.policy == present:
             self._rests.stay()
             return NOTHING

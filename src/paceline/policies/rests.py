@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.state import kept, resume, state_of
+from paceline.policies.weighing import KEPT
 
 FIRST = 2  # rounds before the first question
 SHORTEST = 2  # between two questions
 LONGEST = 64
 CALM, LEAST_CALM, MOST_CALM = 4.0, 1.0, 64.0  # between two changes: to begin with, at least, at most
 JUDGED = 4  # rounds after a change, when it is compared with what it promised
-KEPT = 0.9  # share of the promised pace with which the promise is kept
 BUSY = 0.01  # of a processor that questions may keep busy, beside
 ALLOWED = 1.0  # so many seconds of it in all
 

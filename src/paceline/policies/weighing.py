@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from paceline.core.questions import Answer, Prospect
 
+KEPT = 0.9  # share of a pace that was foretold, with which it is kept
 A_LITTLE = 0.3  # rounds by which a gradient may be older, and still be as fresh
 ELASTIC = "elastic-bsp:monitoring=first,interval=mean"
 
@@ -21,7 +22,7 @@ def candidates(workers: int, also: str) -> tuple[str, ...]:
     fewer = {workers - 1, workers - 2, workers * 7 // 8, workers * 3 // 4, workers // 2}
     backup = [f"backup:k={k}" for k in sorted(fewer, reverse=True) if 1 <= k < workers]
     buffered = [f"buffered:size={size}" for size in sorted({workers // 8, workers // 3}) if size > 1]
-    stale = ["ssp:staleness=1", "ssp", "ssp:staleness=10", ELASTIC, f"{ELASTIC},objective=share", *buffered, "asp"]
+    stale = ["ssp:staleness=1", "ssp", ELASTIC, f"{ELASTIC},objective=share", *buffered, "asp"]
     return tuple(dict.fromkeys(["bsp", *backup, f"{ELASTIC},inside=gather", *stale, also]))
 
 
@@ -37,14 +38,30 @@ class Choice(NamedTuple):
     why: str  # in one sentence
 
 
-def choose(answer: Answer, present: str, workers: int, slack: float, *, only_fresh: bool = False) -> Choice | None:
+def choose(
+    answer: Answer,
+    present: str,
+    workers: int,
+    slack: float,
+    *,
+    only_fresh: bool = False,
+    measured: float | None = None,
+) -> Choice | None:
     """None: nobody could tell. `slack`: the share of the best worth that fresher gradients may cost. `only_fresh`: take
-    none with stale gradients."""
+    none with stale gradients. `measured`: the pace that the present policy comes to, which counts if it is much less
+    than what is foretold of it."""
     weighed = [
         Weighed(prospect, worth_of(prospect, workers), age_of(prospect, workers))
         for prospect in answer.prospects
         if prospect.staleness == 0 or not only_fresh
     ]
+    if measured is not None:
+        weighed = [
+            one._replace(worth=min(one.worth, measured))
+            if one.prospect.policy == present and measured < KEPT * one.prospect.pace
+            else one
+            for one in weighed
+        ]
     if not weighed or (most := max(one.worth for one in weighed)) <= 0:
         return None
     good = [one for one in weighed if one.worth >= (1 - slack) * most]
