@@ -56,6 +56,12 @@ def test_of_those_as_good_and_as_fresh_the_present_one_stays() -> None:
     assert chosen(BSP, ELASTIC_BSP, ASP, present="asp") == "asp"
 
 
+def test_what_the_present_policy_comes_to_counts_if_it_is_much_less_than_foretold() -> None:
+    assert chosen(BSP, ELASTIC_BSP, ASP, present="asp", measured=3.7) == "asp"
+    assert chosen(BSP, ELASTIC_BSP, ASP, present="asp", measured=3.5) == "elastic-bsp"
+    assert chosen(BSP, ASP, present="asp", measured=2.02) == "bsp"
+
+
 def test_the_age_of_gradients_is_told_in_rounds_however_large_updates_are() -> None:
     assert age_of(BSP, 4) == 0.0 and age_of(ASP, 4) == 0.75
     buffered = Prospect("buffered:size=4", 4.0, 0.75, 0.0, 0.0, 1.0)
