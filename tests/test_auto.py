@@ -121,7 +121,7 @@ def test_questions_get_rarer_while_the_answers_stay_the_same() -> None:
     assert rests.between_questions == SHORTEST
 
 
-def test_questions_may_have_a_hundredth_of_a_processor_and_a_second_to_begin_with() -> None:
+def test_questions_may_have_a_share_of_a_processor_and_a_moment_of_it_to_begin_with() -> None:
     rests = Rests()
     assert rests.can_afford(0.0)
     for _ in range(8):
