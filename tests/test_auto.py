@@ -51,7 +51,7 @@ def test_of_those_about_as_good_as_the_best_the_freshest_is_taken() -> None:
 def test_of_those_as_good_and_as_fresh_the_present_one_stays() -> None:
     slower = msgspec.structs.replace(ELASTIC_BSP, pace=3.92, updates=3.92)
     assert chosen(BSP, slower, ASP) == "asp"  # which is no more than 0.3 rounds staler
-    assert chosen(BSP, slower, ASP, present="elastic-bsp") == "asp"
+    assert chosen(BSP, slower, ASP, present="elastic-bsp") == "elastic-bsp"
     assert chosen(BSP, ELASTIC_BSP, ASP) == "elastic-bsp"  # as good, for all that one knows, and a little fresher
     assert chosen(BSP, ELASTIC_BSP, ASP, present="asp") == "asp"
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from random import Random
 
 import msgspec
 
@@ -31,9 +32,10 @@ from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
 from paceline.runtimes.simulated.costly import CostlySimulator, Durations
 from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
-from paceline.runtimes.speeds import Recorded
+from paceline.runtimes.speeds import Draw, Recorded
 
 MOST_PUSHES = 10_000  # that are simulated for one candidate, however long the horizon is
+MOST_OF_IT = 0.75
 SETTLING = 1 / 2  # of the time, before it counts: leads must have grown, and plans been made
 SERVE = "import sys; sys.path[:] = sys.argv[1:]; from paceline.experiment.foresight import serve; serve()"
 NICE = 19
@@ -56,11 +58,19 @@ def _prospect(candidate: str, question: Question) -> Prospect | None:
     except ValueError:
         return None
     speeds = [Recorded(times) for times in question.times]
-    workers = [SimulatedWorker(number, speed.start("")) for number, speed in enumerate(speeds)]
+    workers = [SimulatedWorker(number, _shuffled(times, str(number))) for number, times in enumerate(question.times)]
     end = min(question.horizon, MOST_PUSHES / sum(1 / speed.mean for speed in speeds))
     tally = Tally(end * SETTLING)
     simulator = try_out(policy, workers, [tally], min(speed.mean for speed in speeds), end, question.costs)
     return tally.prospect(candidate, len(workers), end, simulator)
+
+
+def _shuffled(times: Sequence[float], seed: str) -> Draw:
+    """As often as they came, in any order: in their own order, again and again, few times could be foretold."""
+    if min(times) == max(times):
+        return lambda iteration, now: times[0]
+    random = Random(seed)
+    return lambda iteration, now: random.choice(times)
 
 
 def try_out(
@@ -112,8 +122,8 @@ class _Rate:
             self._last = now
 
     def per_second(self, seconds: float) -> float:
-        if not self._after:
-            return self._at_first / seconds
+        if self._last - self._first < MOST_OF_IT * seconds:  # it may be a burst
+            return (self._at_first + self._after) / seconds
         return self._after / (self._last - self._first)
 
 

@@ -70,7 +70,7 @@ def choose(
     # What is in force stays if it is as good: every change settles what is pending in one update. Of those that differ
     # by less than half of the slack, which may be chance, the freshest is best.
     enough = (1 - slack / 2) * max(one.worth for one in as_fresh)
-    best = max(as_fresh, key=lambda one: (one.worth >= enough, one.prospect.policy == present, -one.age, one.worth))
+    best = max(as_fresh, key=lambda one: (one.prospect.policy == present, one.worth >= enough, -one.age, one.worth))
     return Choice(best.prospect.policy, best.prospect.pace, _why(best, weighed, answer))
 
 
