@@ -11,6 +11,7 @@ from group import Group
 from record_keeper import RecordKeeper
 
 from paceline.core.coordinator import Coordinator, State
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Answered, Ask, Decision, Event, GradientArrived
 from paceline.core.progress import Progress
 from paceline.core.questions import Answer, Costs, Question
@@ -205,6 +206,18 @@ def test_costs_of_the_server_are_part_of_the_question_and_its_queue_is_not_part_
     heard = coordinator.policy.heard  # type: ignore[attr-defined]
     assert all(answer.costs == Costs(update=0.2) for answer in heard)
     assert heard[-1].prospects[0].pace == pytest.approx(8 / 1.2, rel=0.1)  # bsp, which nobody has tried
+
+
+@pytest.mark.parametrize(
+    ("costs", "delay", "problem"),
+    [
+        (Costs(update=-1.0), 0.0, "costs: update is -1; it must be from 0 to 1e+100"),
+        (Costs(wire=0.1), 0.5, "give either delays or costs"),
+    ],
+)
+def test_costs_that_are_impossible_are_refused(costs: Costs, delay: float, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem.replace("+", r"\+")):
+        simulate("asp", Simulation(intervals=(1.0,), costs=costs, push_delay=delay))
 
 
 # -- in a process of its own --

@@ -211,7 +211,7 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
 
 def _check_costs(simulation: Simulation) -> None:
     for what, value in msgspec.structs.asdict(simulation.costs).items():
-        _require(0 <= value <= LONGEST, f"the cost of a {what}", value, f"from 0 to {LONGEST:g}")
+        _require(0 <= value <= LONGEST, f"costs: {what}", value, f"from 0 to {LONGEST:g}")
     if simulation.costs != NO_COSTS and (simulation.push_delay or simulation.pull_delay):
         raise ConfigurationError("give either delays or costs: the cost of the wire is a delay that others wait for")
 
