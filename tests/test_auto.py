@@ -11,10 +11,13 @@ import pytest
 from group import Group
 from record_keeper import RecordKeeper
 
+from paceline.core.coordinator import Coordinator
 from paceline.core.messages import Answered, Ask, Decision, Follow, Gradient, GradientArrived, PolicyChanged
 from paceline.core.questions import Answer, Costs, Prospect
 from paceline.experiment.foresight import foresee
 from paceline.experiment.simulation import Simulation, simulate
+from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.messages import PolicyFollowed
 from paceline.policies import policy
 from paceline.policies.auto import Auto
 from paceline.policies.loss_watch import AVOIDED, LossWatch
@@ -349,3 +352,10 @@ def test_without_any_times_there_is_nothing_to_ask() -> None:
         group.push(0, after=0.0)
         group.push(1, after=0.0)
     assert group.coordinator.asking is None and group.coordinator.state().questions == 0
+
+
+def test_a_choice_of_a_policy_that_was_replaced_meanwhile_is_void() -> None:
+    """Commands wait while an update is under way, and somebody may switch until then."""
+    lifecycle = Lifecycle(Coordinator(policy("bsp")), range(2), trains=False)
+    assert lifecycle.handle(PolicyFollowed(Follow("asp", "auto", "it is faster")), 1.0) == []
+    assert lifecycle.coordinator.changed is None and str(lifecycle.coordinator.policy) == "bsp"
