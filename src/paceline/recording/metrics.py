@@ -60,7 +60,7 @@ class Departure(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """Another policy took over."""
 
     policy: str
