@@ -6,14 +6,19 @@ compared with what a worker would really have seen.
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from paceline.core.coordinator import Coordinator, State
 from paceline.core.messages import (
+    Answered,
     ApplyUpdate,
+    Ask,
     DeadlinePassed,
     DiscardGradient,
     Event,
+    Follow,
     Gradient,
     GradientArrived,
     InterruptWorker,
@@ -25,7 +30,13 @@ from paceline.core.messages import (
     WorkerJoined,
     WorkerLeft,
 )
-from paceline.policies import Policy, policy
+from paceline.experiment import foresight
+from paceline.policies import POLICIES, Policy, policy
+
+foresee = functools.cache(foresight.foresee)  # an answer is a function of its question
+
+#: Every policy by its name; `auto` tries its candidates for a shorter time.
+QUICK = [*(name for name in POLICIES if name != "auto"), "auto:tried=20"]
 
 #: Every policy, and every parameter that changes how it decides.
 VARIANTS = [
@@ -55,12 +66,13 @@ VARIANTS = [
     "dbw:blind=true,late=pull",
     "buffered:size=2",
     "buffered:size=3,max_staleness=1,divide=weights",
+    "auto:tried=20",
 ]
 
 
-def lead_limit(text: str) -> int | None:
+def lead_limit(text: str | Policy) -> int | None:
     """The largest lead that may be seen at an arrival, where the policy promises one."""
-    chosen = policy(text)
+    chosen = policy(text) if isinstance(text, str) else text
     if chosen.name == "ssp":
         return chosen.staleness + 1  # type: ignore[attr-defined]
     if chosen.name == "dssp" and chosen.capped:  # type: ignore[attr-defined]
@@ -72,7 +84,7 @@ class Group:
     def __init__(self, text: str | Policy, *, statistics: Statistics | None = None) -> None:
         self.text = str(text)
         self.first_text = self.text
-        self.limit = lead_limit(self.text)
+        self.limit = lead_limit(text)
         self.coordinator = Coordinator(policy(text) if isinstance(text, str) else text)
         self.statistics = statistics
         self.unchecked: dict[int, None] = {}  # computed when the policy changed, so that it may still lead too far
@@ -86,6 +98,8 @@ class Group:
         self.open: dict[Gradient, None] = {}  # arrived, no fate yet
         self.fates: dict[Gradient, str] = {}
         self.history: list[tuple[float, Event, Record]] = []
+        self.questions: list[Ask] = []  # without an answer
+        self.answers_at_once = True
 
     # -- what workers do --
 
@@ -136,11 +150,29 @@ class Group:
         self.history.append((self.now, event, reaction))
         were_waiting = list(self.waiting)
         updated = self._obey(event, reaction)
+        self._answer(reaction)
         statistics = self._measure()
         if updated and statistics is not None:
             self._send(UpdateApplied(self.version, statistics), 0.0)
         self._check(event, reaction, were_waiting)
+        if self.questions and self.answers_at_once:
+            self.answer()
         return reaction
+
+    def _answer(self, reaction: Record) -> None:
+        """What the policy asks, and that it may decide as another would."""
+        for command in reaction.commands:
+            if isinstance(command, Ask):
+                self.questions.append(command)
+            elif isinstance(command, Follow):
+                self.text, self.limit = command.policy, None if command.policy == "bsp" else lead_limit(command.policy)
+                self.unchecked = dict.fromkeys(self.computing)
+                self._send(PolicyChanged(command.policy, None, command.by, command.why), 0.0)
+
+    def answer(self) -> None:
+        asked = self.questions[-1]
+        self.questions.clear()
+        self._send(Answered(asked.number, foresee(asked.question)), 0.0)
 
     def _handle(self, event: Event) -> Record:
         return handle(event, self.coordinator, self.now)
@@ -248,6 +280,8 @@ class StoppingGroup(Group):
 
 def handle(event: Event, coordinator: Coordinator, now: float) -> Record:
     """What any runtime does: an event goes to the coordinator, a change of policy with the policy that it names."""
+    if isinstance(event, PolicyChanged) and event.by:
+        return coordinator.follow(event, now)
     if isinstance(event, PolicyChanged):
         return coordinator.change_policy(policy(event.policy), now)
     return coordinator.handle(event, now)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from group import QUICK
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -26,7 +27,6 @@ from paceline.experiment.simulation import Simulation, worker_speeds
 from paceline.experiment.training import launch
 from paceline.experiment.virtual_loops import TRAINING_LOSS, OwnLoop, train_loops_virtually
 from paceline.experiment.worker_times import recorded_times
-from paceline.policies import POLICIES
 from paceline.recording.trace import Trace
 from paceline.training.data import order_of
 from paceline.training.loop_learner import LoopFailedError
@@ -93,7 +93,7 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 # -- what a loop comes to --
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "backup:k=2,late=interrupt", "backup:k=2,late=pull", "dbw:blind=true"])
+@pytest.mark.parametrize("policy", [*QUICK, "backup:k=2,late=interrupt", "backup:k=2,late=pull", "dbw:blind=true"])
 def test_the_same_arguments_give_the_same_bytes_and_use_every_sample(policy: str, tmp_path: Path) -> None:
     group = Simulation(intervals=(1.0, 1.1, 4.0), jitter=0.2, seed=3)
     options: dict[str, Any] = {"kind": torch.optim.AdamW, "lr": 0.01}
@@ -112,7 +112,7 @@ def test_the_same_arguments_give_the_same_bytes_and_use_every_sample(policy: str
     )
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", QUICK)
 def test_one_worker_is_plain_pytorch_to_the_bit(policy: str) -> None:
     options: dict[str, Any] = {"momentum": 0.9, "plain": True}
     result = train_loops_virtually(own(**options), policy, Simulation(intervals=(1.0,)), epochs=EPOCHS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from group import QUICK
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -18,7 +19,6 @@ from paceline.experiment.retraining import retrain
 from paceline.experiment.simulation import Simulation
 from paceline.experiment.training import fit
 from paceline.experiment.virtual_training import train_virtually
-from paceline.policies import POLICIES
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation
 from paceline.recording.trace import Trace
@@ -58,7 +58,7 @@ def one_process(job: Task, workers: int) -> dict[str, torch.Tensor]:
 # -- in virtual time --
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "backup:k=1", "dbw:blind=true", "dssp:capped=false"])
+@pytest.mark.parametrize("policy", [*QUICK, "backup:k=1", "dbw:blind=true", "dssp:capped=false"])
 def test_one_virtual_worker_is_plain_sgd_bit_for_bit(policy: str) -> None:
     result = train_virtually(task(), policy, Simulation(intervals=(1.0,)), epochs=EPOCHS)
     for name, expected in one_process(task(), 1).items():
@@ -99,7 +99,7 @@ def test_a_trace_is_retrained_with_the_correction_it_was_made_with_and_no_other(
 
 
 @pytest.mark.parametrize(
-    "policy", [*POLICIES, "ssp:staleness=3", "backup:k=2,late=interrupt", "backup:k=2,late=pull", "dbw:blind=true"]
+    "policy", [*QUICK, "ssp:staleness=3", "backup:k=2,late=interrupt", "backup:k=2,late=pull", "dbw:blind=true"]
 )
 def test_in_virtual_time_the_same_arguments_give_the_same_bytes_and_use_every_sample(
     policy: str, tmp_path: Path

@@ -1,4 +1,4 @@
-"""Every interleaving of 3 workers x 3 iterations (ElasticBSP: 2), with one leave anywhere, for every policy.
+"""Every interleaving of 3 workers x 3 iterations (ElasticBSP and auto: 2), with one leave anywhere, for every policy.
 
 Two interleavings that lead to the same state have the same future, so each state is explored once.
 """
@@ -11,7 +11,8 @@ import pytest
 from group import Group
 
 WORKERS, ITERATIONS, ROUNDS = 3, 3, 10
-FEWER = {"elastic-bsp:lookahead=3": 2}  # workers, where the times of everything are part of the state
+AUTO = "auto:tried=10"
+FEWER = {"elastic-bsp:lookahead=3": 2, AUTO: 2}  # workers, where the times of everything are part of the state
 
 POLICIES = [
     "bsp",
@@ -26,6 +27,7 @@ POLICIES = [
     "dbw:blind=true",
     "buffered:size=2",
     "buffered:size=3,max_staleness=1",
+    AUTO,
 ]
 
 
@@ -35,7 +37,7 @@ def state_of(group: Group) -> bytes:
     books = (group.computing, list(group.waiting), group.clock, group.standing, list(group.open), group.unchecked)
     absent = (list(group.newcomers), progress.departed)
     times = None
-    if group.text.startswith("elastic-bsp"):
+    if group.text.startswith("elastic-bsp") or group.first_text == AUTO:
         times = [(member.worker, member.released_at, member.pushed_at) for member in progress.members.values()]
     return pickle.dumps((vars(group.coordinator.policy), books, absent, group.version, times))
 

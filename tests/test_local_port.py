@@ -85,6 +85,8 @@ class Group:
             statistics=False,
             started=lambda process: self.started.append(process.index),
             begun=self.begun.append,
+            ask=lambda asked: None,
+            rule_under=lambda follow: UpdateRule("SGD", "linear"),
         )
         for seat in range(workers):
             self.port.start_process(StartProcess(seat))

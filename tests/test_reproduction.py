@@ -110,6 +110,25 @@ def test_every_optimizer_runs_at_the_best_rate_of_bsp_corrected_and_as_it_is(
 
 
 @pytest.mark.slow
+def test_auto_is_held_against_every_fixed_policy_in_groups_of_all_kinds(
+    page_of: Callable[[str], tuple[Page, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["paceline.experiment.reproduction.autopilot"]
+    everything = module.scenarios(ExperimentRequest(False, 1, on_digits(Path()), Path()))
+    assert len(everything) >= 14 and len({one.name for one in everything}) == len(everything)
+    few = [everything[0], everything[-1]]
+    monkeypatch.setattr(module, "AUTO", "auto:tried=20")
+    monkeypatch.setattr(module, "scenarios", lambda request: few)
+    monkeypatch.setattr(module, "FIXED", ("bsp", "backup, 3/4"))
+    monkeypatch.setattr(module, "SECONDS", 5.0)
+    monkeypatch.setattr(module, "TARGET", 0.2)
+    page, text = page_of("autopilot")
+    assert [claim.text.split(":")[0] for claim in page.claims] == ["pace"] * 4 + ["time"] * 4
+    assert "16 workers, the server is the limit" in text and text.count("| **mean** |") == 2
+    assert page_of("autopilot")[1] == text
+
+
+@pytest.mark.slow
 def test_unseen_settings_have_seeds_of_their_own_and_the_correction_alone(
     page_of: Callable[[str], tuple[Page, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +257,7 @@ def test_levels_and_rows_come_from_the_outcomes() -> None:
         (["nope"], "unknown experiment 'nope'; there are: elasticbsp-table2"),
         (["trace"], "give --trace FILE"),
         (["trace", "--trace", "absent.csv"], "absent.csv"),
-        (["dssp-table1", "--trace", "times.csv"], "--trace is for the experiments trace and optimizers"),
+        (["dssp-table1", "--trace", "times.csv"], "--trace is for the experiments trace, optimizers and autopilot"),
         (["dssp-table1", "--seeds", "0"], "--seeds 0: must be at least 1"),
         (["dssp-table1", "--data", "absent"], "absent"),
     ],

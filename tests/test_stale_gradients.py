@@ -482,7 +482,7 @@ def test_equally_many_numbers_of_every_block_are_looked_at() -> None:
 
 
 def test_it_is_on_exactly_where_gradients_can_be_stale() -> None:
-    fresh = {"bsp", "backup", "dbw"}
+    fresh = {"bsp", "backup", "dbw", "auto"}  # which begins as bsp
     assert {name for name in POLICIES if not policy(name).applies_stale} == fresh
     assert not policy("elastic-bsp:inside=gather").applies_stale
     assert store_of(lr=0.1, options=UpdateOptions(may_be_stale=False)).rule == UpdateRule(

@@ -30,7 +30,8 @@ EVENTFUL = Simulation(
     seed=7,
 )
 VARIANTS = [
-    *POLICIES,
+    *(name for name in POLICIES if name != "auto"),
+    "auto:tried=20",
     "ssp:staleness=0",
     "dssp:lower=1,upper=4,capped=false,wait=next,literal_grant=true",
     "elastic-bsp:lookahead=3,monitoring=first,inside=gather",

@@ -12,12 +12,16 @@ import pytest
 from record_keeper import RecordKeeper
 
 from paceline.core.messages import (
+    Answered,
     ApplyUpdate,
+    Ask,
     Command,
     DiscardGradient,
     Event,
+    Follow,
     GradientArrived,
     InterruptWorker,
+    PolicyChanged,
     SendParameters,
     WorkerJoined,
     WorkerLeft,
@@ -36,6 +40,11 @@ def event_line(event: Event) -> str:
             return f"worker {worker} left: {reason}"
         case GradientArrived(gradient, version):
             return f"worker {gradient.worker} pushed gradient {gradient.clock}, computed on version {version}"
+        case Answered(number, answer):
+            found = (f"{one.policy} {one.pace:g} a second, staleness {one.staleness:g}" for one in answer.prospects)
+            return f"question {number} is answered: {'; '.join(found)}"
+        case PolicyChanged(name, _, by):
+            return f"{by} goes on as {name}"
         case _:
             return str(event)
 
@@ -53,6 +62,10 @@ def command_line(command: Command) -> str:
             return f"release {worker}"
         case InterruptWorker(worker):
             return f"interrupt {worker}"
+        case Ask(number, question):
+            return f"question {number}: what would {len(question.candidates)} policies make of {question.times}?"
+        case Follow(name):
+            return f"follow {name}"
 
 
 def transcript(scenario: dict[str, str]) -> str:

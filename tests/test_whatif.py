@@ -6,13 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from paceline.cli import main
 from paceline.core.errors import TraceError
 from paceline.core.messages import GradientArrived
 from paceline.experiment import Simulation, simulate
-from paceline.experiment.whatif import recommendation, recorded_workers, whatif
+from paceline.experiment.whatif import chosen_in, cost_of_staying, recommendation, recorded_workers, whatif
 from paceline.policies import POLICIES
 from paceline.recording.trace import Trace, TraceWriter
 
@@ -26,7 +27,9 @@ def recorded(tmp_path: Path) -> Trace:
     return Trace(tmp_path / "trace.jsonl")
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "ssp:staleness=1", "dbw:blind=true"])
+@pytest.mark.parametrize(
+    "policy", [*(name for name in POLICIES if name != "auto"), "auto:tried=50", "ssp:staleness=1", "dbw:blind=true"]
+)
 def test_of_a_simulated_run_it_says_what_simulating_directly_says(policy: str, recorded: Trace) -> None:
     (found,) = whatif(recorded, [policy])
     direct = simulate(policy, GROUP)
@@ -118,3 +121,25 @@ def test_the_command_prints_a_table_a_sentence_or_json(
     table = run("--policy", "asp")
     assert table.splitlines()[-1].startswith("take asp: ") and "\nbsp " in table
     assert [each["policy"] for each in json.loads(run("--policy", "asp", "--json"))] == ["bsp", "asp"]
+
+
+def test_of_a_run_under_auto_it_says_what_it_would_have_cost_to_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = simulate("auto:tried=50", GROUP, trace_file=tmp_path / "trace.jsonl").applied
+    chosen = chosen_in(Trace(tmp_path / "trace.jsonl"))
+    assert chosen is not None and chosen.used == used and chosen.policies[0] == "bsp" and len(chosen.policies) > 1
+    monkeypatch.setattr(sys, "argv", ["paceline", "whatif", str(tmp_path), "-p", "asp"])
+    with pytest.raises(SystemExit):
+        main()
+    table = capsys.readouterr().out
+    bsp, asp = (simulate(policy, GROUP).applied for policy in ("bsp", "asp"))
+    said = table.splitlines()[-1]
+    assert said.startswith(f"auto:tried=50 used {used:,} gradients; it would have been {bsp} with bsp alone (")
+    assert f"{1 - bsp / used:.0%} less)" in said and "\nauto:tried=50 " in table
+    more = cost_of_staying(msgspec.structs.replace(chosen, used=asp - 1, policies=["asp"]), [simulate("asp", GROUP)])
+    assert more == f"auto:tried=50 used {asp - 1:,} gradients; it would have been {asp:,} with asp alone (0% more)"
+
+
+def test_where_nobody_chose_a_policy_there_is_nothing_to_say_about_staying(recorded: Trace) -> None:
+    assert chosen_in(recorded) is None

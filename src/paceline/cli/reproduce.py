@@ -21,8 +21,8 @@ def reproduce_command(
     name: Annotated[
         str,
         Argument(
-            help="elasticbsp-table2, elasticbsp-curves, dssp-table1, dbw-static, optimizers, optimizers-unseen, trace;"
-            " list: what each is."
+            help="elasticbsp-table2, elasticbsp-curves, dssp-table1, dbw-static, optimizers, optimizers-unseen,"
+            " autopilot, trace; list: what each is."
         ),
     ],
     full: Annotated[bool, Option("--full", help="At the paper's size, which takes days on a CPU.")] = False,
@@ -31,7 +31,8 @@ def reproduce_command(
         Path | None, Option(help="Where the data set is. Default: Debian's package, or downloaded.")
     ] = None,
     trace: Annotated[
-        Path | None, Option(help="For trace and optimizers: a CSV of iteration times, worker,iteration,seconds.")
+        Path | None,
+        Option(help="For trace, optimizers and autopilot: a CSV of iteration times, worker,iteration,seconds."),
     ] = None,
     processes: Annotated[int | None, Option(help="Runs at a time. Default: as many as there are cores.")] = None,
     out: Annotated[Path, Option(help="The page, its pictures and results go here.")] = Path("docs/results"),
@@ -52,8 +53,8 @@ def reproduce_command(
     for what, value in (("--seeds", seeds), ("--processes", processes)):
         if value is not None and value < 1:
             raise ConfigurationError(f"{what} {value}: must be at least 1")
-    if trace is not None and name not in ("trace", "optimizers"):
-        raise ConfigurationError(f"--trace is for the experiments trace and optimizers, not for {name}")
+    if trace is not None and name not in ("trace", "optimizers", "autopilot"):
+        raise ConfigurationError(f"--trace is for the experiments trace, optimizers and autopilot, not for {name}")
     experiment = EXPERIMENTS[name]
     folder = out / (f"{name}-full" if full else name)
     runs = experiment.seeds if seeds is None else seeds

@@ -9,7 +9,7 @@ import msgspec
 from typer import Argument, Option
 
 from paceline.cli.arguments import policy_names
-from paceline.experiment.whatif import recommendation, whatif
+from paceline.experiment.whatif import chosen_in, cost_of_staying, recommendation, whatif
 from paceline.policies import policy as build_policy
 from paceline.recording.trace import Trace, trace_in
 from paceline.report.console import output
@@ -29,6 +29,8 @@ def whatif_command(
     recorded = str(build_policy(trace.header.policy))
     if recorded not in {str(build_policy(name)) for name in names}:
         names.insert(0, recorded)
+    chosen = chosen_in(trace)
+    names += [name for name in ([] if chosen is None else chosen.policies) if name not in names]
     summaries = whatif(trace, names)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
@@ -36,3 +38,5 @@ def whatif_command(
     console = output()
     console.print(summary_table(summaries, beside=recorded), "")
     console.print(recommendation(summaries, recorded), highlight=False, markup=False, soft_wrap=True)
+    if chosen is not None:
+        console.print(cost_of_staying(chosen, summaries), highlight=False, markup=False, soft_wrap=True)

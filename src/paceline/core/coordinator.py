@@ -21,7 +21,9 @@ from typing_extensions import assert_never
 
 from paceline.core.errors import PolicyError, ProtocolError
 from paceline.core.messages import (
+    Answered,
     ApplyUpdate,
+    Ask,
     Command,
     DeadlinePassed,
     Decision,
@@ -72,6 +74,8 @@ class State(msgspec.Struct, frozen=True):
     progress: ProgressState
     policy: dict[str, Any]
     changed: PolicyChanged | None = None  # the latest change of policy; None: the run's first one is in force
+    asking: Ask | None = None  # the question that the policy waits to be answered
+    questions: int = 0  # so far
 
 
 class Coordinator:
@@ -79,8 +83,10 @@ class Coordinator:
         self.policy = policy
         self.progress = Progress()
         self.changed: PolicyChanged | None = None  # the latest change; None: the run's first policy is in force
+        self.asking: Ask | None = None  # what the policy waits to be answered; nothing else may wait for it
         self.settled: list[GradientArrived] = []  # what got its fate with the last decision that gave any
         self.deadline = policy.deadline  # when the policy wants to be woken by a DeadlinePassed, if at all
+        self._questions = 0
         self._recent: deque[tuple[float, Event, Decision]] = deque(maxlen=RECENT)
 
     def handle(self, event: Event, now: float) -> Record:
@@ -91,6 +97,8 @@ class Coordinator:
             return Record(now, event, self._bring_back(event.worker, now))
         elif isinstance(event, Note):
             return Record(now, event)
+        elif isinstance(event, Answered):
+            changed = self._note_answer(event)
         else:
             changed = self._note_membership(event)
         if not changed:
@@ -108,9 +116,16 @@ class Coordinator:
         `updates`: how they are made from then on, in a run that trains. After it no gradient is pending, and every
         worker that still waits does so for the new policy's reason.
         """
-        self.policy, self.deadline = policy, policy.deadline
+        self.policy, self.deadline, self.asking = policy, policy.deadline, None
         event = self.changed = PolicyChanged(str(policy), updates)
-        decision = policy.take_over(self.progress, now)
+        return self._go_on(event, policy.take_over(self.progress, now), now)
+
+    def follow(self, event: PolicyChanged, now: float) -> Record:
+        """The policy has said that it wants to decide as another one would, and does so from here on."""
+        self.changed = event
+        return self._go_on(event, self.policy.decide(event, self.progress, now), now)
+
+    def _go_on(self, event: PolicyChanged, decision: Decision, now: float) -> Record:
         self._recent.append((now, event, decision))
         commands = self._carry_out(decision, now)
         if self.progress.pending:
@@ -121,18 +136,18 @@ class Coordinator:
 
     def state(self) -> State:
         """Where the run stands between two events."""
-        return State(self.progress.state(), self.policy.state(), self.changed)
+        return State(self.progress.state(), self.policy.state(), self.changed, self.asking, self._questions)
 
     def resume(self, state: State) -> None:
         """Go on where another coordinator stopped. This one is fresh, and so is its policy: the one that was in
-        force, with the same parameters."""
-        self.changed = state.changed
+        force, with the same parameters. Whoever was to answer `asking` is gone, and another is to be asked."""
+        self.changed, self.asking, self._questions = state.changed, state.asking, state.questions
         self.progress.resume(state.progress)
         self.policy.resume(state.policy, self.progress)
 
     # -- events: what a worker may do --
 
-    # Both write the event into progress and return whether anything changed: if not, nobody needs to decide.
+    # They write the event into progress and return whether anything changed: if not, nobody needs to decide.
 
     def _note_membership(
         self, event: WorkerJoined | WorkerLeft | UpdateApplied | DeadlinePassed | PolicyChanged
@@ -161,6 +176,12 @@ class Coordinator:
                 )
             case _:
                 assert_never(event)
+        return True
+
+    def _note_answer(self, event: Answered) -> bool:
+        if self.asking is None or self.asking.number != event.number:
+            return False  # nobody waits for it any more
+        self.asking = None
         return True
 
     def _bring_back(self, worker: int, now: float) -> tuple[Command, ...]:
@@ -230,6 +251,12 @@ class Coordinator:
                 raise self._breach(f"interrupts worker {worker}, which is {self._state(worker)}")
             progress.restart(member, now)
             commands.append(InterruptWorker(worker))
+        if decision.ask is not None:
+            self._questions += 1
+            self.asking = Ask(self._questions, decision.ask)
+            commands.append(self.asking)
+        if decision.follow is not None:
+            commands.append(decision.follow)
         return tuple(commands)
 
     def _settle(self, decision: Decision, commands: list[Command]) -> None:

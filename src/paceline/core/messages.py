@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from paceline.core.questions import Answer, Question
+
 
 class Gradient(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The name of one gradient: the clock-th that this worker pushed. A second delivery has the same name."""
@@ -84,11 +86,20 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag=True, gc=False):
     pass
 
 
+class Answered(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The answer to the question of this number. A policy is told if it still waits for it."""
+
+    number: int
+    answer: Answer
+
+
 class PolicyChanged(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     """From here on another policy decides: the one that this string names."""
 
     policy: str
     updates: UpdateRule | None = None  # how they are made from then on, in a run that trains
+    by: str = ""  # a policy that chose this one, and may choose another later; empty: somebody outside did
+    why: str = ""  # in its words
 
     @property
     def may_be_stale(self) -> bool | None:
@@ -188,7 +199,15 @@ def _workers(ids: tuple[int, ...]) -> str:
 
 Note: TypeAlias = DataOpened | UnitsReturned | BatchSkipped | WorkerSuspected | FigureFound | WentBack
 Event: TypeAlias = (
-    WorkerJoined | WorkerLeft | GradientArrived | UpdateApplied | DeadlinePassed | PolicyChanged | WorkerReturned | Note
+    WorkerJoined
+    | WorkerLeft
+    | GradientArrived
+    | UpdateApplied
+    | DeadlinePassed
+    | Answered
+    | PolicyChanged
+    | WorkerReturned
+    | Note
 )
 
 
@@ -219,7 +238,24 @@ class InterruptWorker(msgspec.Struct, frozen=True, tag=True, gc=False):
     worker: int
 
 
-Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker
+class Ask(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Find the answer, without holding anybody up, and say so with `Answered`."""
+
+    number: int
+    question: Question
+
+
+class Follow(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
+    """The policy wants to decide as another one would: find out how updates are made then, and say `PolicyChanged`."""
+
+    policy: str
+    by: str  # the policy that wants to
+    why: str
+    applies_stale: bool = False
+    wants_statistics: bool = False
+
+
+Command: TypeAlias = ApplyUpdate | DiscardGradient | SendParameters | InterruptWorker | Ask | Follow
 
 
 NOT_STALE, NOT_WANTED = "no gradient is stale", "as asked for"
@@ -248,13 +284,15 @@ class Estimates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A policy's answer to one event. Carried out in this order: apply, discard, release, interrupt."""
+    """A policy's answer to one event. Carried out in this order: apply, discard, release, interrupt, ask, follow."""
 
     apply: tuple[Gradient, ...] = ()
     weights: tuple[float, ...] = ()
     discard: tuple[Gradient, ...] = ()
     release: tuple[int, ...] = ()
     interrupt: tuple[int, ...] = ()
+    ask: Question | None = None  # the answer will be an event; a question before it is answered no more
+    follow: Follow | None = None  # PolicyChanged will be the next event
     reason: str = ""  # one plain sentence; required when a worker is left waiting or a gradient is discarded
     estimates: Estimates | None = None  # for people to see
 

@@ -44,7 +44,9 @@ class Run:
     @property
     def policy(self) -> str:
         """In force now."""
-        return str(self._server.lifecycle.coordinator.policy)
+        coordinator = self._server.lifecycle.coordinator
+        changed = coordinator.changed
+        return changed.policy if changed is not None and changed.by else str(coordinator.policy)
 
     @property
     def seconds(self) -> float:
@@ -123,7 +125,7 @@ class Callback:
         """What a worker reported with `worker.log`: `logged.worker`, `logged.figures`."""
 
     def policy_changed(self, run: Run, policy: str) -> None:
-        """Another policy takes over: `paceline switch`, or `run.switch`."""
+        """Another policy takes over: `paceline switch`, `run.switch`, or `auto` chose it."""
 
     def worker_joined(self, run: Run, worker: int) -> None:
         """A worker joins the group, at its beginning or later."""

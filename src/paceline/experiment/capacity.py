@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
+from paceline.experiment.foresight import foresee
 from paceline.experiment.simulation import Simulation, policy_for, run_end, simulated_workers, worker_speeds
 from paceline.runtimes.simulated.costly import CostlySimulator, Durations
 
@@ -142,6 +143,7 @@ def simulated_pace(policy: str, simulation: Simulation, durations: Durations) ->
         Coordinator(policy_for(policy, len(speeds))),
         durations=durations,
         time_scale=min(speed.mean for speed in speeds.values()),
+        think=foresee,
     )
     seconds = simulator.run(run_end(simulation, speeds))
     queues = simulator.server, simulator.shard, simulator.wire_in, simulator.wire_out

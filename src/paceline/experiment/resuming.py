@@ -67,12 +67,13 @@ def expects_stale(found: Resumption | None, now: bool) -> bool:
 def policy_in_force(first: Policy, checkpoint: Checkpoint, workers: int) -> Policy:
     """The policy that the run had when the checkpoint was made, a fresh one. `first`: that it began with."""
     changed = checkpoint.facts.lifecycle.coordinator.changed
-    if changed is None or changed.policy == str(first):
+    name = str(first) if changed is None else changed.by or changed.policy
+    if name == str(first):
         return first
     try:
-        return policy_for(changed.policy, workers)
+        return policy_for(name, workers)
     except ConfigurationError as problem:
-        raise ConfigurationError(f"the run had been switched to {changed.policy}: {problem}") from None
+        raise ConfigurationError(f"the run had been switched to {name}: {problem}") from None
 
 
 def _at(path: Path) -> tuple[Path, Checkpoint]:

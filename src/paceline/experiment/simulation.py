@@ -11,7 +11,9 @@ import msgspec
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
+from paceline.core.questions import NO_COSTS, Costs
 from paceline.core.spec import build, check
+from paceline.experiment.foresight import foresee, simulator_with
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.lines import write_privately
@@ -20,7 +22,7 @@ from paceline.recording.observer import Observer
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.intervals import patience_of
 from paceline.runtimes.iteration_times import read_iteration_times
-from paceline.runtimes.simulated.simulator import PolicySwitch, RunEnd, SimulatedWorker, Simulator
+from paceline.runtimes.simulated.simulator import PolicySwitch, RunEnd, SimulatedWorker
 from paceline.runtimes.speeds import (
     MOST_SIGMA,
     SPEEDS,
@@ -48,6 +50,7 @@ class Switch(msgspec.Struct, frozen=True):
 class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that decides a simulated run except the policy. Exactly one of intervals, speed and trace.
 
+    `costs`: what pushes and updates keep the server busy for; with them there are no push and pull delays.
     `trace`: a CSV of iteration times, or the directory of a run whose times are taken.
     """
 
@@ -66,6 +69,7 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
     pushes: int | None = None
     seed: int = 0
     switches: tuple[Switch, ...] = ()
+    costs: Costs = NO_COSTS
     patience: str = "off"  # with workers that are silent; the unit of time is the simulation's
 
 
@@ -86,7 +90,7 @@ def simulate(
     chosen = policy_for(policy, len(speeds))
     metrics = RunMetrics()
     writer = None if trace_file is None else TraceWriter(trace_file, str(chosen))
-    simulator = Simulator(
+    simulator = simulator_with(simulation.costs)(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
         [metrics, *observers, *([writer] if writer else [])],
@@ -95,6 +99,7 @@ def simulate(
         time_scale=min(speed.mean for speed in speeds.values()),
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        think=foresee,
     )
     try:
         simulator.run(run_end(simulation, speeds))
@@ -176,6 +181,7 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
     for what in ("push_delay", "pull_delay"):
         value = getattr(simulation, what)
         _require(0 <= value <= LONGEST, what.replace("_", "-"), value, f"from 0 to {LONGEST:g}")
+    _check_costs(simulation)
     ends = {what: getattr(simulation, what) for what in ("duration", "updates", "pushes")}
     given = {what: value for what, value in ends.items() if value is not None}
     if len(given) > 1:
@@ -201,6 +207,13 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
             slowdown.begin,
             "from 0, and before its end",
         )
+
+
+def _check_costs(simulation: Simulation) -> None:
+    for what, value in msgspec.structs.asdict(simulation.costs).items():
+        _require(0 <= value <= LONGEST, f"costs: {what}", value, f"from 0 to {LONGEST:g}")
+    if simulation.costs != NO_COSTS and (simulation.push_delay or simulation.pull_delay):
+        raise ConfigurationError("give either delays or costs: the cost of the wire is a delay that others wait for")
 
 
 def _require(holds: bool, what: str, value: float, expected: str) -> None:

@@ -17,6 +17,7 @@ from paceline.core.errors import PacelineError
 from paceline.experiment.callbacks import Callback, CallbackCaller, Run, check_callbacks
 from paceline.experiment.collector import Collector
 from paceline.experiment.configuration import Configuration, Origin
+from paceline.experiment.foresight import thinker
 from paceline.experiment.given import check_given
 from paceline.experiment.going_back import goes_back, returned
 from paceline.experiment.group import Group, group_of
@@ -225,6 +226,7 @@ def launch(
             observers=[*told_all, *returned(files, resume, resumed, told_all)],
             control=None if files is None else files.control,
             choose=policy_for,
+            thinker=thinker,
             checkpoints=None if files is None else files.checkpoint_options(every),
             resumed=checkpoint,
             restarts=group.restart,

@@ -14,6 +14,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.errors import PacelineError
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.collector import warn_if_not_corrected, warned
+from paceline.experiment.foresight import foresee
 from paceline.experiment.limits import limits_of
 from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, switches_of, worker_speeds
@@ -30,7 +31,7 @@ from paceline.runtimes.simulated.loops import LoopSimulator
 from paceline.runtimes.speeds import SpeedModel
 from paceline.training.choices import UpdateOptions
 from paceline.training.loop_learner import LoopFailedError, LoopLearner, Train
-from paceline.training.update_rules import rule_under
+from paceline.training.update_rules import corrects, rule_under
 from paceline.training.worker import CPU, seed_everything
 from paceline.training.worker_state import random_state, set_random_state
 
@@ -143,6 +144,8 @@ def train_loops_virtually(
         time_scale=min(speed.mean for speed in speeds.values()),
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        think=foresee,
+        corrects=lambda: corrects(learner.store),
         rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),
     )
     learner.simulator, learner.every = simulator, evaluate_every

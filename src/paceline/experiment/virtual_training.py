@@ -10,6 +10,7 @@ import torch
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
 from paceline.experiment.collector import warned
+from paceline.experiment.foresight import foresee, simulator_with
 from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import (
     Simulation,
@@ -35,7 +36,7 @@ from paceline.training.gradients import DivergedError
 from paceline.training.learner import Learner
 from paceline.training.parameters import ParameterStore
 from paceline.training.task import Task
-from paceline.training.update_rules import rule_under
+from paceline.training.update_rules import corrects, rule_under
 
 
 class VirtualEvaluations:
@@ -121,7 +122,7 @@ def train_virtually(
     warned(rule)
     for observer in watching:
         observer.begun(rule)
-    simulator = Simulator(
+    simulator = simulator_with(simulation.costs)(
         simulated_workers(simulation, speeds),
         Coordinator(chosen),
         watching,
@@ -131,6 +132,8 @@ def train_virtually(
         learner=learner,
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        think=foresee,
+        corrects=lambda: corrects(learner.store),
         rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),
     )
     learner.simulator = simulator

@@ -11,15 +11,24 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from paceline.core.coordinator import Coordinator
-from paceline.core.messages import AT_THE_END, ApplyUpdate, GradientArrived, InterruptWorker, SendParameters, WorkerLeft
+from paceline.core.messages import (
+    AT_THE_END,
+    ApplyUpdate,
+    GradientArrived,
+    InterruptWorker,
+    PolicyChanged,
+    SendParameters,
+    WorkerLeft,
+)
+from paceline.experiment.foresight import try_out
 from paceline.experiment.simulation import policy_for
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.trace import Record, Trace, UnreadableTraceError
-from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
+from paceline.runtimes.simulated.simulator import SimulatedWorker
 from paceline.runtimes.speeds import Recorded
 
 AS_GOOD_AS_THE_BEST = 0.95
+BEGINS_WITH = "bsp"  # a policy that chooses others
 
 
 class Recording(msgspec.Struct):
@@ -78,10 +87,42 @@ def simulated_again(workers: Mapping[int, Recording], end: float, policies: Sequ
             for worker, recording in workers.items()
         ]
         typical = min(speed.mean for speed in speeds.values())
-        simulator = Simulator(simulated, Coordinator(chosen), [metrics], time_scale=typical)
-        simulator.run(RunEnd(duration=end))
+        simulator = try_out(chosen, simulated, [metrics], typical, end)
         summaries.append(metrics.summary(str(chosen), simulator.now))
     return summaries
+
+
+class Chosen(msgspec.Struct):
+    """What a policy that chooses others did in a run."""
+
+    by: str
+    policies: list[str]  # that it chose, and before them the one that it began with
+    used: int  # gradients, in the whole run
+
+
+def chosen_in(trace: Trace) -> Chosen | None:
+    """None: nobody chose a policy by itself."""
+    chosen, used = Chosen("", [BEGINS_WITH], 0), 0
+    for record in trace:
+        if isinstance(record.event, PolicyChanged) and record.event.by:
+            chosen.by = record.event.by
+            chosen.policies.append(record.event.policy)
+        used += sum(len(command.gradients) for command in record.commands if isinstance(command, ApplyUpdate))
+    chosen.policies, chosen.used = list(dict.fromkeys(chosen.policies)), used
+    return chosen if chosen.by else None
+
+
+def cost_of_staying(chosen: Chosen, summaries: Sequence[Summary]) -> str:
+    """How many gradients less it would have been with one of its policies alone."""
+    alone = {summary.policy: summary.applied for summary in summaries}
+    said = [
+        f"{alone[name]:,} with {name} alone ({1 - alone[name] / chosen.used:.0%} less)"
+        if alone[name] <= chosen.used
+        else f"{alone[name]:,} with {name} alone ({alone[name] / chosen.used - 1:.0%} more)"
+        for name in chosen.policies
+        if name in alone
+    ]
+    return f"{chosen.by} used {chosen.used:,} gradients; it would have been {', '.join(said)}"
 
 
 def recommendation(summaries: Sequence[Summary], recorded: str) -> str:

@@ -15,11 +15,13 @@ from paceline.core.errors import ConfigurationError, ProtocolError
 from paceline.core.messages import (
     FINISHED,
     NO_WORK_LEFT,
+    Answered,
     BatchSkipped,
     DeadlinePassed,
     FigureFound,
     Gradient,
     GradientArrived,
+    PolicyChanged,
     Record,
     UpdateApplied,
     WorkerReturned,
@@ -36,6 +38,7 @@ from paceline.lifecycle.messages import (
     Lease,
     ModelArrived,
     Output,
+    PolicyFollowed,
     PolicyReplaced,
     ProcessDied,
     ProcessFinished,
@@ -74,14 +77,18 @@ class Lifecycle(Sizing):
             RoomOffered: self._grow,
             UpdateApplied: self._decide,
             DeadlinePassed: self._decide,
+            Answered: self._decide,
             PolicyReplaced: self._change_policy,
+            PolicyFollowed: self._follow_policy,
             EndRequested: self._end_soon,
             FigureFound: self._note_figure,
         }
 
     def start(self) -> list[Output]:
-        """The commands that come before any event."""
-        return [StartProcess(seat.index) for seat in self.seats.values() if seat.state is not State.GONE]
+        """The commands that come before any event. What was asked before the group was resumed is asked again."""
+        started = [StartProcess(seat.index) for seat in self.seats.values() if seat.state is not State.GONE]
+        asking = self.coordinator.asking
+        return [*started] if asking is None else [*started, asking]
 
     def provide(self, work: Work) -> None:
         """What every process will work on, where a runtime knows it before anybody asks."""
@@ -152,6 +159,12 @@ class Lifecycle(Sizing):
 
     def _change_policy(self, event: PolicyReplaced, now: float) -> None:
         self._note(self.coordinator.change_policy(event.policy, now, event.updates))
+
+    def _follow_policy(self, event: PolicyFollowed, now: float) -> None:
+        follow = event.follow
+        if follow.by == str(self.coordinator.policy):  # and was not replaced while an update was under way
+            changed = PolicyChanged(follow.policy, event.updates, follow.by, follow.why)
+            self._note(self.coordinator.follow(changed, now))
 
     # -- what members do --
 

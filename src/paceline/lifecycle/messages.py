@@ -1,7 +1,7 @@
 """What goes into a lifecycle and what comes out of it. A seat is named by its index, a gradient by worker and clock.
 
-`UpdateApplied`, `DeadlinePassed` and `FigureFound` of the core go in as well; `Record`s come out among the commands, in
-their order.
+`UpdateApplied`, `DeadlinePassed`, `Answered` and `FigureFound` of the core go in as well; `Ask`, `Follow` and `Record`s
+come out among the commands, in their order.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import msgspec
 
 from paceline.core.coordinator import Decides
 from paceline.core.messages import (
+    Answered,
+    Ask,
     DeadlinePassed,
     FigureFound,
+    Follow,
     Gradient,
     GradientArrived,
     Record,
@@ -109,6 +112,13 @@ class PolicyReplaced(msgspec.Struct, frozen=True, gc=False):
     updates: UpdateRule | None = None  # how they are made from then on, in a run that trains
 
 
+class PolicyFollowed(msgspec.Struct, frozen=True, gc=False):
+    """The policy in force said that it wants to decide as another one would."""
+
+    follow: Follow
+    updates: UpdateRule | None = None  # how they are made from then on, in a run that trains
+
+
 GroupEvent: TypeAlias = (
     ModelArrived
     | WorkRequested
@@ -121,10 +131,12 @@ GroupEvent: TypeAlias = (
     | DepartureRequested
     | RoomOffered
     | PolicyReplaced
+    | PolicyFollowed
     | EndRequested
     | FigureFound
     | UpdateApplied
     | DeadlinePassed
+    | Answered
 )
 
 
@@ -226,5 +238,7 @@ GroupCommand: TypeAlias = (
     | SetAside
     | Discard
     | GiveUp
+    | Ask
+    | Follow
 )
 Output: TypeAlias = Record | GroupCommand

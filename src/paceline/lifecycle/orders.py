@@ -14,8 +14,10 @@ from typing_extensions import assert_never
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import (
     ApplyUpdate,
+    Ask,
     Command,
     DiscardGradient,
+    Follow,
     Gradient,
     InterruptWorker,
     SendParameters,
@@ -46,6 +48,8 @@ class TimedOrders:
                 self.outputs.append(MakeUpdate(self._progress.version))
             elif kind is DiscardGradient:
                 self.outputs.append(Discard(command.gradient, -1))  # type: ignore[union-attr]
+            elif kind is Ask or kind is Follow:
+                self.outputs.append(command)  # type: ignore[arg-type]
             else:
                 self.interrupt(self._members[command.worker])  # type: ignore[union-attr]
 
@@ -93,6 +97,8 @@ class Orders(TimedOrders):
                 self._discard(command.gradient)
             elif isinstance(command, InterruptWorker):
                 self.interrupt(self._members[command.worker])
+            elif isinstance(command, Ask | Follow):
+                self.outputs.append(command)
             else:
                 assert_never(command)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline.core.spec import build
 from paceline.policies.asp import ASP
+from paceline.policies.auto import Auto
 from paceline.policies.backup import BackupWorkers
 from paceline.policies.base import Policy
 from paceline.policies.bsp import BSP
@@ -22,6 +23,7 @@ POLICIES: dict[str, type[Policy]] = {
     "backup": BackupWorkers,
     "dbw": DBW,
     "buffered": Buffered,
+    "auto": Auto,
 }
 
 

@@ -8,8 +8,10 @@ from typing_extensions import assert_never
 from paceline.core.messages import (
     AT_THE_END,
     ApplyUpdate,
+    Ask,
     Command,
     DiscardGradient,
+    Follow,
     Gradient,
     GradientArrived,
     InterruptWorker,
@@ -75,11 +77,12 @@ class Departure(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """Another policy took over."""
 
     policy: str
     seconds: float
+    why: str = ""  # in the words of a policy that chose it
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -147,7 +150,7 @@ class RunMetrics(Observer):
             self._note_leaving(event, record.now)
         released = self._note_commands(record.commands, record.now)
         if isinstance(event, PolicyChanged):
-            self._changes.append(Change(event.policy, record.now))
+            self._changes.append(Change(event.policy, record.now, event.why))
             self._note_reason(record.reason)
         elif released == self._members > 0 and not isinstance(event, WorkerJoined):
             self._supersteps += 1
@@ -178,7 +181,7 @@ class RunMetrics(Observer):
             elif isinstance(command, DiscardGradient):
                 del self._versions[command.gradient]
                 self._discarded += 1
-            else:
+            elif not isinstance(command, Ask | Follow):
                 assert_never(command)
         return released
 

@@ -31,6 +31,8 @@ def replay(trace: Trace, policy: Policy | None = None) -> Iterator[Record]:
 
 
 def _repeat(record: Record, coordinator: Coordinator) -> Record:
+    if isinstance(record.event, PolicyChanged) and record.event.by:
+        return coordinator.follow(record.event, record.now)
     if isinstance(record.event, PolicyChanged):
         return coordinator.change_policy(build_policy(record.event.policy), record.now, record.event.updates)
     return coordinator.handle(record.event, record.now)

@@ -138,7 +138,8 @@ class _Teller(Observer):
 
     def observe(self, record: Record) -> None:
         if isinstance(record.event, PolicyChanged):
-            self._print(f"{record.event.policy} takes over after {record.now:.1f} s")
+            why = f": {record.event.why}" if record.event.why else ""
+            self._print(f"{record.event.policy} takes over after {record.now:.1f} s{why}")
             self.goes_on_with(record.event)
         news = news_of_a_worker(record)
         if isinstance(record.event, WorkerJoined):

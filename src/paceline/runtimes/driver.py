@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from paceline.core.messages import DeadlinePassed, Record, UpdateApplied
+from paceline.core.messages import Ask, DeadlinePassed, Follow, Record, UpdateApplied
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -24,6 +24,7 @@ from paceline.lifecycle.messages import (
     Lease,
     MakeUpdate,
     Output,
+    PolicyFollowed,
     Release,
     SetAside,
     StartProcess,
@@ -45,7 +46,7 @@ class Driver:
         self._under_way: MakeUpdate | None = None
         self._held_back: deque[Output] = deque()  # until that update is done
         self._afterwards: list[Callable[[], object]] = []
-        self._statistics: deque[UpdateApplied] = deque()  # of updates that are done, for the policy to see
+        self._found: deque[GroupEvent] = deque()  # for the policy to see: statistics of updates that are done, answers
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Release: port.release,
             StartProcess: port.start_process,
@@ -57,6 +58,8 @@ class Driver:
             SetAside: port.set_aside,
             Discard: port.discard,
             GiveUp: port.give_up,
+            Ask: self._ask,
+            Follow: self._follow,
         }
 
     @property
@@ -75,7 +78,7 @@ class Driver:
         self._send(self._lifecycle.start())
 
     def deliver(self, event: GroupEvent, now: float) -> None:
-        """One event in, its commands out, and so on with the statistics of updates that it led to."""
+        """One event in, its commands out, and so on with what those brought to light."""
         if type(event) is UpdateApplied:
             self._complete(event)
         else:
@@ -83,8 +86,8 @@ class Driver:
         self._conclude(now)
 
     def _conclude(self, now: float) -> None:
-        while self._statistics:
-            self._send(self._lifecycle.handle(self._statistics.popleft(), now))
+        while self._found:
+            self._send(self._lifecycle.handle(self._found.popleft(), now))
         due = self._due()
         if due != self._woken_at:
             self._woken_at = due
@@ -122,16 +125,24 @@ class Driver:
                 if done is None:
                     self._under_way = output  # type: ignore[assignment]
                 elif done.statistics is not None:
-                    self._statistics.append(done)
+                    self._found.append(done)
             else:
                 self._carry_out[kind](output)
+
+    def _ask(self, command: Ask) -> None:
+        answered = self._port.ask(command)
+        if answered is not None:
+            self._found.append(answered)
+
+    def _follow(self, command: Follow) -> None:
+        self._found.append(PolicyFollowed(command, self._port.rule_under(command)))
 
     def _complete(self, event: UpdateApplied) -> None:
         """An update that was under way is done: send what was held back, up to the next one."""
         assert self._under_way is not None and self._under_way.version == event.version, f"nobody awaits {event}"
         self._under_way = None
         if event.statistics is not None:
-            self._statistics.append(event)
+            self._found.append(event)
         held_back, self._held_back = self._held_back, deque()
         self._send(held_back)
         if not self.busy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from paceline.core.messages import UpdateApplied
+from paceline.core.messages import Answered, Ask, Follow, UpdateApplied, UpdateRule
 from paceline.lifecycle.messages import (
     BeginGroup,
     Discard,
@@ -42,6 +42,12 @@ class Port(Protocol):
     def set_aside(self, command: SetAside) -> None: ...
 
     def discard(self, command: Discard) -> None: ...
+
+    def ask(self, command: Ask) -> Answered | None:
+        """Find the answer. None: somebody thinks about it, and the driver is told when it is there."""
+
+    def rule_under(self, command: Follow) -> UpdateRule | None:
+        """How updates are made under this policy; None: in a run that only keeps time."""
 
     def give_up(self, command: GiveUp) -> None: ...
 

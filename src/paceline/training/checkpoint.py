@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError
 from paceline.lifecycle.resumption import LifecycleState
+from paceline.training.layout import Layout, dtype_of, views
 from paceline.training.trees import put_together, taken_apart
 
 FORMAT = "paceline-checkpoint-1"
@@ -179,3 +181,18 @@ def _to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def saved_parameters(layout: Layout, checkpoint: Checkpoint) -> Tensor:
+    """Those of a checkpoint, as this layout has them. ConfigurationError if it is of another model."""
+    saved = checkpoint.model
+    flat = torch.empty(layout.parameter_count, dtype=layout.dtype)
+    keys = {name: key for key, name in layout.keys}
+    places = views(flat, layout.parameters)
+    for entry in layout.parameters:
+        found = saved.get(keys[entry.name])
+        if found is None or found.shape != entry.shape or found.dtype != dtype_of(entry.dtype):
+            what = "it is not there" if found is None else f"there it is {found.dtype} of {tuple(found.shape)}"
+            raise ConfigurationError(f"the checkpoint is of another model: parameter {entry.name!r}: {what}")
+        places[entry.name].copy_(found)
+    return flat

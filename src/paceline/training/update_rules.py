@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
-from paceline.core.coordinator import Decides
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NOT_STALE, NOT_WANTED, UpdateRule
 from paceline.training.choices import STALE, UpdateOptions
@@ -57,9 +56,26 @@ class MakesUpdates(Protocol):
     def rule_for(self, may_be_stale: bool | None = None, *, statistics: bool = False) -> UpdateRule: ...
 
 
-def rule_under(store: MakesUpdates, policy: Decides, *, several: bool) -> UpdateRule:
+class Applies(Protocol):
+    """What updates have to know of a policy."""
+
+    @property
+    def applies_stale(self) -> bool: ...
+    @property
+    def wants_statistics(self) -> bool: ...
+
+
+def rule_under(store: MakesUpdates, policy: Applies, *, several: bool) -> UpdateRule:
     """How updates are made once this policy is in force. `several`: the group may have more than one worker."""
     return store.rule_for(policy.applies_stale and several, statistics=policy.wants_statistics)
+
+
+def corrects(store: MakesUpdates) -> bool:
+    """Whether stale gradients would be made up for."""
+    try:
+        return store.rule_for(True).correction != "none"
+    except ConfigurationError:
+        return False
 
 
 def with_doubt(rule: UpdateRule, kind: type[torch.optim.Optimizer], *, statistics: bool) -> UpdateRule:

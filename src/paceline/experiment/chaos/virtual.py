@@ -18,6 +18,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.messages import ApplyUpdate, Gradient, Record, Unit, UpdateApplied
 from paceline.experiment.chaos.plan import FACTOR, Fault
 from paceline.experiment.chaos.setting import CHECKPOINT_EVERY, PATIENCE, Setting, Verdict, in_words
+from paceline.experiment.foresight import foresee
 from paceline.experiment.group import size_of
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import MakeUpdate
@@ -152,7 +153,7 @@ class VirtualRun:
         )
         self._go_back(lifecycle)
         simulator = self._simulator = UnreliableSimulator(
-            lifecycle, coordinator, self._books, self._draw, [self._recorder], now=self._now
+            lifecycle, coordinator, self._books, self._draw, [self._recorder], now=self._now, think=foresee
         )
         for fault in self._plan:
             if fault.at > self._now:

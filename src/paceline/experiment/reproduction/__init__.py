@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from paceline.experiment.reproduction.autopilot import autopilot
 from paceline.experiment.reproduction.dbw_static import dbw_static
 from paceline.experiment.reproduction.dssp_table import dssp_table
 from paceline.experiment.reproduction.elasticbsp_curves import elasticbsp_curves
@@ -34,6 +35,7 @@ EXPERIMENTS: dict[str, PublishedExperiment] = {
     "optimizers-unseen": PublishedExperiment(
         unseen_optimizers, "the same with seeds, models, data and groups that the correction was not made with", 3
     ),
+    "autopilot": PublishedExperiment(autopilot, "auto against every fixed policy, in groups of all kinds", 3),
     "trace": PublishedExperiment(recorded_trace, "all policies on recorded iteration times", 3),
 }
 

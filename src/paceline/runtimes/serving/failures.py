@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from paceline.core.errors import ConfigurationError
 from paceline.recording.progress_log import Failure
+from paceline.runtimes.serving.launching import LAUNCHED_BY_A_WORKER
 
 HINTS = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a segmentation fault)"}
 
@@ -52,3 +53,11 @@ def complain_of_unused_batches(unused: Mapping[int, int], *, trained: bool) -> N
         if not trained:
             raise ConfigurationError(said)
         warnings.warn(said, stacklevel=2)
+
+
+def refuse_launch_by_a_worker(exit_code: int | None) -> None:
+    if exit_code == LAUNCHED_BY_A_WORKER:
+        raise ConfigurationError(
+            "a new process imports your script, and the script launches again: put the call of launch or fit under"
+            " `if __name__ == '__main__':`"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from typing import Any
 
@@ -47,6 +48,7 @@ class ChannelLink:
         self._layout: Layout | None = None
         self._interrupted = False
         self._pushed = 0
+        self._went_on = time.monotonic()
         self._here: deque[Unit] = deque()  # came along with the parameters, or ahead of their use
         self._keeps = False
         self.place = Place()
@@ -112,8 +114,9 @@ class ChannelLink:
             self.send(Restart(samples, units))
         else:
             self._pushed += 1
+            seconds = float(f"{time.monotonic() - self._went_on:.4g}")
             self._hand_in(self._pushed)
-            self.send(Push(self._pushed, samples, units, loss, squared_norm, absent))
+            self.send(Push(self._pushed, samples, units, loss, squared_norm, absent, seconds))
         self._wait_for_go()
 
     def _hand_in(self, number: int) -> None:
@@ -159,6 +162,7 @@ class ChannelLink:
         while not isinstance(message := self._receive(), Go):
             assert isinstance(message, Interrupt), message
         self._fetch()
+        self._went_on = time.monotonic()
         self._interrupted = False
         self._keeps, self.enough = message.keep, message.enough
         self.place = message.place or self.place

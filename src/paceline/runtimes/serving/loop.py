@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import selectors
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
@@ -23,6 +24,7 @@ class Loop:
     def __init__(self) -> None:
         self.interrupted = False  # may be set at any time, by a signal: nothing is called any more
         self.short_wait = ShortWait()
+        self.busy = 0.0  # seconds that it did not wait
         self._selector = selectors.DefaultSelector()
         self._new: Ready = []
         self._forgotten: set[int] = set()  # descriptors, in this turn
@@ -88,12 +90,15 @@ class Loop:
             call()
         if self._posted:  # between two turns
             self._deliver_posts()
-        for key, _ in self._ready(0.0 if soon else patience):
+        ready = self._ready(0.0 if soon else patience)
+        begun = time.perf_counter()
+        for key, _ in ready:
             # An earlier call of this turn may have closed what a later one is about.
             if not self.interrupted and key.fd not in self._forgotten:
                 key.data()
         if self._posted:
             self._deliver_posts()
+        self.busy += time.perf_counter() - begun
 
     def _ready(self, patience: float) -> Ready:
         if self.short_wait.pays_off(self._anything_new):

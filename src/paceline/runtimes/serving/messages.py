@@ -38,6 +38,7 @@ class Push(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     loss: float | None
     squared_norm: float | None  # of the gradient; None: too large for a number
     absent: tuple[int, ...] = ()  # parameters that have no gradient, by their numbers
+    seconds: float | None = None  # since its worker went on; None: nobody measured
 
 
 class Skip(msgspec.Struct, frozen=True, tag=True):

@@ -11,11 +11,10 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from paceline.core.errors import ConfigurationError, PacelineError
-from paceline.core.messages import UpdateApplied, UpdateRule
+from paceline.core.messages import Answered, Ask, Follow, UpdateApplied, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -37,10 +36,11 @@ from paceline.runtimes.serving.holding import Holding, Store
 from paceline.runtimes.serving.launching import Launches, Started
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.memory import map_segment, pack, path_of, unpack_from
+from paceline.runtimes.serving.meter import Meter
 from paceline.training.aggregation import Aggregation
-from paceline.training.checkpoint import Checkpoint
+from paceline.training.checkpoint import Checkpoint, saved_parameters
 from paceline.training.choices import UpdateOptions
-from paceline.training.layout import Layout, Segment, average, averaged_into, difference, dtype_of, views
+from paceline.training.layout import Layout, Segment, average, averaged_into, difference
 from paceline.training.optimizers import OptimizerSpec, spec_difference
 from paceline.training.parameters import ParameterStore
 
@@ -71,10 +71,12 @@ class ProcessPort:
         statistics: bool,
         started: Callable[[Started], None],
         begun: Callable[[UpdateRule], None],
+        ask: Callable[[Ask], Answered | None],
+        rule_under: Callable[[Follow], UpdateRule],
         resumed: Checkpoint | None = None,
     ) -> None:
         """`started`: called with every new process; `begun`: when the group begins, with how updates are made;
-        `resumed`: what it goes on from."""
+        `ask`: finds answers; `rule_under`: how updates are made under a policy; `resumed`: what it goes on from."""
         self.aggregation: Holding | None = None  # once the group has begun
         self.processes: dict[int, Started] = {}
         self.wake_time: float | None = None
@@ -85,6 +87,8 @@ class ProcessPort:
         self._statistics = statistics
         self._on_start = started
         self._on_begin = begun
+        self.ask, self.rule_under = ask, rule_under
+        self.meter = Meter(loop)
         self._segments: dict[int, Segment] = {}  # of the processes whose model is here
         self._optimizers: dict[int, Wanted] = {}  # by seat
         self._states: dict[int, int] = {}  # by seat: the parcel with the optimizer's state that it asked for
@@ -104,8 +108,13 @@ class ProcessPort:
 
     def attach(self, redeliver: Callable[[int, sent.ToServer], None], deliver: Callable[[UpdateApplied], None]) -> None:
         """The loop begins; as in Elsewhere."""
+
+        def updated(event: UpdateApplied) -> None:
+            self.meter.updated()
+            deliver(event)
+
         if self._elsewhere is not None:
-            self._elsewhere.attach(self._loop, redeliver, deliver)
+            self._elsewhere.attach(self._loop, redeliver, updated)
 
     @property
     def store(self) -> Store:
@@ -152,6 +161,7 @@ class ProcessPort:
         self._places.pop(seat, None)
         self._rates.pop(seat, None)
         self._forget_state(seat)
+        self.meter.forget(seat)
         segment = self._segments.pop(seat, None)
         if segment is not None and self.aggregation is not None:
             self.aggregation.forget(seat)
@@ -216,7 +226,7 @@ class ProcessPort:
     def _hold(self, seat: int, first: Segment, spec: OptimizerSpec) -> Holding:
         """The parameters that the group begins with, or goes on from."""
         layout, saved = first.layout, self._resumed
-        flat = None if saved is None else self._saved_parameters(layout, saved)
+        flat = None if saved is None else saved_parameters(layout, saved)
         try:
             if self._elsewhere is not None:
                 resumed = None
@@ -243,19 +253,6 @@ class ProcessPort:
             raise ConfigurationError(f"the checkpoint is of another optimizer: {problem}") from None
         return aggregation
 
-    def _saved_parameters(self, layout: Layout, checkpoint: Checkpoint) -> Tensor:
-        saved = checkpoint.model
-        flat = torch.empty(layout.parameter_count, dtype=layout.dtype)
-        keys = {name: key for key, name in layout.keys}
-        places = views(flat, layout.parameters)
-        for entry in layout.parameters:
-            found = saved.get(keys[entry.name])
-            if found is None or found.shape != entry.shape or found.dtype != dtype_of(entry.dtype):
-                what = "it is not there" if found is None else f"there it is {found.dtype} of {tuple(found.shape)}"
-                raise ConfigurationError(f"the checkpoint is of another model: parameter {entry.name!r}: {what}")
-            places[entry.name].copy_(found)
-        return flat
-
     def _compare_optimizers(self, seat: int, spec: OptimizerSpec, whose: str) -> None:
         found = spec_difference(spec, pickle.loads(self._optimizers[seat].spec))
         if found:
@@ -268,7 +265,8 @@ class ProcessPort:
 
     def release(self, command: Release) -> None:
         assert self.aggregation is not None
-        self.aggregation.hand_out(command.seat, self._segments[command.seat])
+        aggregation, seat = self.aggregation, command.seat
+        self.meter.pull(seat, lambda: aggregation.hand_out(seat, self._segments[seat]))
         place, rates = self._new_place(command.seat), self._news_of_rates(command.seat)
         if command.requested:
             self._tell(command.seat, sent.Leased(command.unit, True, command.ahead, place, rates))
@@ -320,7 +318,8 @@ class ProcessPort:
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied | None:
         assert self.aggregation is not None
-        return self.aggregation.make_update(command)
+        aggregation = self.aggregation
+        return self.meter.update(len(command.parts), lambda: aggregation.make_update(command))
 
     def set_aside(self, command: SetAside) -> None:
         assert self.aggregation is not None

@@ -1,4 +1,4 @@
-"""What somebody wants of a run that goes on: another size of its group, or another policy.
+"""What somebody wants of a run that goes on: another size of its group, another policy, or the policy an answer.
 
 A callback speaks in the middle of an event, so what it wants is checked at once and done between two.
 """
@@ -9,15 +9,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import msgspec
+
 from paceline.core.coordinator import Decides
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import NO_CORRECTION_EXPECTED, UpdateRule
+from paceline.core.messages import NO_CORRECTION_EXPECTED, Ask, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import GroupEvent, PolicyReplaced, SizeRequested
 from paceline.runtimes.serving.control import Answer, Control, Refused, Request, Scale, Scaled, Switched
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.port import ProcessPort
-from paceline.training.update_rules import rule_under
+from paceline.training.update_rules import Applies, corrects, rule_under
 
 # From what somebody calls a policy, and the size of the group: a fresh one. ConfigurationError: it cannot be.
 ChoosePolicy: TypeAlias = Callable[[Any, int], Decides]
@@ -98,7 +100,16 @@ class Requests:
             raise ConfigurationError("the policy of this run cannot be switched")
         if self._port.aggregation is None:
             raise ConfigurationError("the group has not begun yet: ask again when it trains")
-        workers = len(self._lifecycle.active)
-        chosen = self._choose(policy, max(1, workers))
-        several = max(self._largest, workers, self._lifecycle.staffing.wanted) > 1
-        return chosen, rule_under(self._port.store, chosen, several=several)
+        chosen = self._choose(policy, max(1, len(self._lifecycle.active)))
+        return chosen, self.rule_under(chosen)
+
+    def completed(self, asked: Ask) -> Ask:
+        """With what the server knows better than the policy that asks."""
+        question = self._port.meter.complete(asked.question, self._lifecycle.members)
+        corrected = self._port.aggregation is None or corrects(self._port.store)
+        return Ask(asked.number, msgspec.structs.replace(question, corrected=corrected))
+
+    def rule_under(self, policy: Applies) -> UpdateRule:
+        """How updates are made under this policy."""
+        several = max(self._largest, len(self._lifecycle.active), self._lifecycle.staffing.wanted) > 1
+        return rule_under(self._port.store, policy, several=several)

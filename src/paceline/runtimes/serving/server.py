@@ -39,9 +39,9 @@ from paceline.runtimes.serving.channel import ClosedError
 from paceline.runtimes.serving.checkpoints import CheckpointOptions, Checkpoints
 from paceline.runtimes.serving.control import Control
 from paceline.runtimes.serving.evaluator import EvaluationFailedError, Evaluations
-from paceline.runtimes.serving.failures import complain_of_unused_batches, died, raised
+from paceline.runtimes.serving.failures import complain_of_unused_batches, died, raised, refuse_launch_by_a_worker
 from paceline.runtimes.serving.gauge import TICK, Gauge
-from paceline.runtimes.serving.launching import LAUNCHED_BY_A_WORKER, Launches, Started
+from paceline.runtimes.serving.launching import Launches, Started
 from paceline.runtimes.serving.looking import Looks
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.messages import (
@@ -63,6 +63,7 @@ from paceline.runtimes.serving.port import ProcessPort, WorkerFailedError, Worke
 from paceline.runtimes.serving.requests import ChoosePolicy, Requests
 from paceline.runtimes.serving.starting import Start
 from paceline.runtimes.serving.stopped import StoppedProcesses
+from paceline.runtimes.serving.thinking import Thinking
 from paceline.training.checkpoint import Checkpoint
 from paceline.training.choices import AS_USUAL, UpdateOptions
 
@@ -85,14 +86,15 @@ class Server:
         observers: Sequence[Observer] = (),
         control: Control | None = None,
         choose: ChoosePolicy | None = None,
+        thinker: Callable[[], Sequence[str]] | None = None,
         checkpoints: CheckpointOptions | None = None,
         resumed: Checkpoint | None = None,
         restarts: int = 0,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Most as in Lifecycle. `budget`: seconds until the run is to end. `choose`: finds another policy, for those
-        who want one. `resumed`: what it goes on from."""
+        """Most as in Lifecycle. `budget`: seconds until the run is to end. `choose`: finds another policy. `thinker`:
+        the command of a process that answers what a policy asks. `resumed`: what it goes on from."""
         self.lifecycle = Lifecycle(
             coordinator,
             range(workers) if resumed is None else (),
@@ -112,6 +114,7 @@ class Server:
         self.loop = Loop()
         self._launcher = launcher
         self._gauge = Gauge(observers, epochs)
+        self._thinking = Thinking(self.loop, thinker)
         self.port = ProcessPort(
             self.lifecycle,
             launcher,
@@ -120,6 +123,8 @@ class Server:
             statistics=statistics,
             started=self._watch,
             begun=self._note_begin,
+            ask=lambda asked: self._thinking.ask(self.requests.completed(asked)),
+            rule_under=lambda follow: self.requests.rule_under(follow),
             resumed=resumed,
         )
         self._start = Start(self.lifecycle, launcher, self.port.processes, clock())
@@ -162,12 +167,14 @@ class Server:
         """Serve until every process has finished, somebody wants to stop, or the loop is interrupted."""
         self._launcher.attach(self.loop, self._watch_channel)
         self.port.attach(self._handle, self._deliver)
+        self._thinking.attach(self._deliver)
         self._driver.start()
         self._evaluations.start()
         self.requests.attach(self.loop, self._deliver, lambda: self.ended_at is not None)
         while not (self.loop.interrupted or self.stop_wanted or self.lifecycle.over):
             self._turn(self._patience())
             self._look_at_the_clock()
+        self._thinking.close()
         self._hear_last_words()
         self._finish_updates()
         if self.stop_wanted:
@@ -277,6 +284,7 @@ class Server:
         else:
             self._launcher.grace = 0.0  # they have nothing to finish
         self.port.stop_all()
+        self._thinking.close()
         self.loop.close()
 
     def keep_the_last(self) -> None:
@@ -352,6 +360,7 @@ class Server:
 
     def _push(self, seat: int, push: Push) -> None:
         if push.number > self.lifecycle.seats[seat].pushed and self.lifecycle.begun:  # not delivered twice
+            self.port.meter.push(seat, push.seconds)
             self.port.take_gradient(seat, push.squared_norm, push.absent)
             self.port.take_note(seat)
             self._gauge.note_loss(push.loss)
@@ -375,11 +384,7 @@ class Server:
             return
         self._receive(process)  # its last words
         seat, exit_code = process.index, process.process.exitcode
-        if exit_code == LAUNCHED_BY_A_WORKER:
-            raise ConfigurationError(
-                "a new process imports your script, and the script launches again: put the call of launch or fit under"
-                " `if __name__ == '__main__':`"
-            )
+        refuse_launch_by_a_worker(exit_code)
         state = self.lifecycle.seats[seat].state
         if state is not State.GONE:
             if state is not State.DISMISSED and seat not in self._stopped.ended:

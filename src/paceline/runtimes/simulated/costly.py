@@ -9,16 +9,22 @@ server decides and holds the parameters, so there the second and the third are o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from paceline.core.coordinator import Coordinator
-from paceline.core.messages import ApplyUpdate, Record, UpdateApplied
+from paceline.core.messages import Answered, ApplyUpdate, Ask, Record, UpdateApplied
+from paceline.core.questions import Costs
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.recording.observer import Observer
 from paceline.runtimes.simulated.simulator import Happening, SimulatedWorker, Simulator, WorkerLoop
+
+LATEST = 32  # iterations whose times are kept, for questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,7 @@ class Durations:
     wire_in: float = 0.0  # a shard's part of a gradient
     take_in: float = 0.0  # the shard: to read it
     update: float = 0.0  # the shard: to add one gradient
+    step: float = 0.0  # the shard: the optimizer's, once per update
     hand_out: float = 0.0  # the shard: to copy and send its part of the parameters
     wire_out: float = 0.0
     one_process: bool = False  # whether the server is the only shard
@@ -81,6 +88,21 @@ class CostlySimulator(Simulator):
         self.wire_in, self.wire_out, self.shard = Queue(), Queue(), Queue()
         self.server = self.shard if durations.one_process else Queue()
 
+        self._times: dict[int, deque[float]] = {}  # by seat: what its latest iterations took, without any queue
+
+    @property
+    def costs(self) -> Costs:
+        durations = self.durations
+        push = durations.decision + durations.take_in
+        return Costs(push, durations.update, durations.step, durations.hand_out, durations.wire_in)
+
+    def ask(self, command: Ask) -> Answered:
+        """A policy sees iterations with all the queues in them, and an answer is to come from those without."""
+        question, members = command.question, self._lifecycle.members
+        own = [tuple(self._times.get(members[worker].index, ())) for worker in question.workers]
+        times = tuple(found or seen for found, seen in zip(own, question.times, strict=True))
+        return super().ask(Ask(command.number, msgspec.structs.replace(question, times=times)))
+
     def _compute(self, worker: WorkerLoop) -> None:
         """Its parameters come when the shard has made all updates before them, and the wire is free."""
         durations = self.durations
@@ -88,11 +110,13 @@ class CostlySimulator(Simulator):
         begins = self.wire_out.serve(copied, durations.wire_out)
         worker.computed_at = round(begins + worker.draw(worker.iteration, begins), self._digits)
         worker.iteration += 1
+        self._times.setdefault(worker.seat, deque(maxlen=LATEST)).append(worker.computed_at - begins)
         self._later(worker.computed_at, Stage.SENT, worker)
 
     def make_update(self, command: MakeUpdate) -> UpdateApplied:
         """The policy goes on at once, as with real shards: what comes after it waits in the shard's queue."""
-        self.shard.serve(self.now, self.durations.update * self._applied.gradients)
+        durations = self.durations
+        self.shard.serve(self.now, durations.update * self._applied.gradients + durations.step)
         return super().make_update(command)
 
     def _happen(self, happening: Any, worker: WorkerLoop, plan: int) -> None:

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+import msgspec
+
 from paceline.core.coordinator import Coordinator, Decides
-from paceline.core.messages import Gradient, Unit, UpdateApplied, UpdateRule
+from paceline.core.messages import Answered, Ask, Follow, Gradient, Unit, UpdateApplied, UpdateRule
+from paceline.core.questions import NO_COSTS, Answer, Costs, Question
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -150,13 +153,17 @@ class Simulator:
         patience: Patience | None = None,
         lifecycle: Lifecycle | None = None,
         switches: Sequence[PolicySwitch] = (),
-        rule_for: Callable[[Decides], UpdateRule | None] = lambda policy: None,
+        rule_for: Callable[[Decides | Follow], UpdateRule | None] = lambda policy: None,
+        think: Callable[[Question], Answer] = lambda question: Answer(),
+        corrects: Callable[[], bool] = lambda: True,
+        checked: bool = True,
     ) -> None:
         """`time_scale`: a typical iteration time; the grid of times is laid relative to it.
 
         `learner`: computes gradients; without one a run only keeps time, and never runs out of work. `patience`: as in
         Lifecycle. `lifecycle`: one that is there already, whose processes somebody starts. `rule_for`: how updates are
-        made under a policy that a switch brings.
+        made under a policy that a switch brings. `think`: answers what a policy asks, in no virtual time.
+        `corrects`: whether stale gradients would be made up for. `checked`: validate it where all runs are validated.
         """
         self.now = 0.0
         self.pushes = 0
@@ -175,6 +182,7 @@ class Simulator:
                 self._lifecycle.provide(learner.work)
             learner.trained = lambda: self._lifecycle.trained
         self._driver = Driver(self._lifecycle, self, observers)
+        self._driver.validate = checked and Driver.validate
         self._push_delay = push_delay
         self._pull_delay = pull_delay
         self._digits = GRID - math.floor(math.log10(time_scale))
@@ -183,7 +191,7 @@ class Simulator:
         self._workers = {simulated.worker: WorkerLoop(simulated.worker, simulated.draw) for simulated in workers}
         self._answers: deque[GroupEvent] = deque()  # what workers do at once
         self.halted = False
-        self._switches, self._rule_for = switches, rule_for
+        self._switches, self._rule_for, self._think, self._corrects = switches, rule_for, think, corrects
         for simulated in workers:
             worker = self._workers[simulated.worker]
             self._schedule(simulated.joins_at, Happening.JOIN, worker)
@@ -319,6 +327,18 @@ class Simulator:
     def discard(self, command: Discard) -> None:
         if self._learner is not None:
             self._learner.discard(command.gradient, command.seat)
+
+    @property
+    def costs(self) -> Costs:
+        """What pushes and updates keep the server busy for."""
+        return NO_COSTS
+
+    def ask(self, command: Ask) -> Answered:
+        question = msgspec.structs.replace(command.question, costs=self.costs, corrected=self._corrects())
+        return Answered(command.number, self._think(question))
+
+    def rule_under(self, command: Follow) -> UpdateRule | None:
+        return self._rule_for(command)
 
     def dismiss(self, command: Dismiss) -> None:
         self._workers[command.seat].plan += 1

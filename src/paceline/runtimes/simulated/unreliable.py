@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.messages import UpdateApplied
+from paceline.core.questions import Answer, Question
 from paceline.lifecycle.lifecycle import Lifecycle
 from paceline.lifecycle.messages import (
     BeginGroup,
@@ -59,9 +60,10 @@ class UnreliableSimulator(Simulator):
         observers: Sequence[Observer] = (),
         *,
         now: float = 0.0,
+        think: Callable[[Question], Answer],
     ) -> None:
         """`draw`: how fast the process at this seat is."""
-        super().__init__((), coordinator, observers, learner=learner, time_scale=0.01, lifecycle=lifecycle)
+        super().__init__((), coordinator, observers, learner=learner, time_scale=0.01, lifecycle=lifecycle, think=think)
         self._driver.validate = True
         self._draw = draw
         self.now = now

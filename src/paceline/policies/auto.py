@@ -1,0 +1,173 @@
+"""Auto: measures the workers, asks the simulator which policy suits them, and decides as that one would.
+
+Paper: none. The rule: it begins as BSP. After FIRST rounds, and whenever a rest is over or a worker is not as usual, it
+asks what candidates would have made of the latest iterations (paceline.core.questions). Of those within `slack` of the
+best it takes the one whose gradients are freshest (paceline.policies.weighing), and says why with figures.
+
+- Nothing waits for an answer. Until it is here the policy in force decides.
+- Rests between questions double while the answers stay the same. Those between changes are as long as changes deserve:
+  where the pace came out as foretold the next may come sooner, where it did not, later.
+- An answer says what it took of a processor. Questions may have 0.7 % of one, and 0.3 seconds to begin with.
+- Where stale gradients are not corrected, and after the loss rose under a policy that applies them, it keeps to fresh
+  ones for a while.
+- What the policy in force comes to is measured, and counts if it is less than nine tenths of what was foretold.
+- A worker that others wait for, and that takes much longer than usual, is reason to ask before it has pushed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from paceline.core.messages import (
+    NOTHING,
+    Answered,
+    Decision,
+    Event,
+    Follow,
+    GradientArrived,
+    PolicyChanged,
+    WorkerLeft,
+)
+from paceline.core.progress import Progress
+from paceline.core.questions import Answer
+from paceline.core.spec import parameter
+from paceline.core.state import kept
+from paceline.policies.base import Policy
+from paceline.policies.bsp import BSP
+from paceline.policies.loss_watch import LossWatch
+from paceline.policies.recent_times import lasting
+from paceline.policies.rests import JUDGED, Rests
+from paceline.policies.vigil import LATELY, Vigil
+from paceline.policies.weighing import candidates, choose
+
+LEAST_ROUNDS = 40  # for which a candidate is tried, in however large a group
+
+
+def _fresh(name: str) -> Policy:
+    from paceline.policies import policy  # which knows this one, too
+
+    return policy(name)
+
+
+class InForce:
+    """The policy that decides; a kept value of the one that chose it."""
+
+    def __init__(self) -> None:
+        self.policy: Policy = BSP()
+        self._saved: dict[str, Any] = {}  # its state, until there is the progress that belongs to it
+
+    def state(self) -> list[Any]:
+        return [str(self.policy), self.policy.state()]
+
+    def resume(self, state: list[Any]) -> None:
+        name, self._saved = state
+        self.policy = _fresh(name)
+
+    def rebuild(self, progress: Progress) -> None:
+        self.policy.resume(self._saved, progress)
+
+
+@dataclass(eq=False)
+class Auto(Policy):
+    name = "auto"
+    summary = "measures the workers, and decides as the policy that suits them"
+    paper = "none"
+
+    slack: float = parameter(0.03, "share of the best pace that fresher gradients may cost", least=0, most=0.9)
+
+    tried: int = parameter(800, "pushes for which each candidate is tried in the simulator", least=10, most=100_000)
+
+    _asked: bool = kept(False)  # and there is no answer yet
+    _used: int = kept(0)  # gradients, since the last answer
+    _since: float = kept(0.0)  # when that came
+    _thin: bool = kept(False)  # the question went by so few iterations that the next answer may be another one
+    _vigil: Vigil = kept(factory=Vigil)
+    _rests: Rests = kept(factory=Rests)
+    _loss: LossWatch = kept(factory=LossWatch)
+    _look_at: float | None = kept(None)  # when the worker that others wait for is overdue
+    _in_force: InForce = kept(factory=InForce)
+
+    @property
+    def _inner(self) -> Policy:
+        return self._in_force.policy
+
+    @property
+    def applies_stale(self) -> bool:
+        return self._inner.applies_stale
+
+    @property
+    def wants_statistics(self) -> bool:
+        return self._inner.wants_statistics
+
+    def deadline(self) -> float | None:
+        return self._look_at
+
+    def decide(self, event: Event, progress: Progress, now: float) -> Decision:
+        match event:
+            case Answered(_, answer):
+                return self._weigh(answer, progress, now)
+            case PolicyChanged(name):
+                self._in_force.policy = _fresh(name)
+                return self._inner.take_over(progress, now)
+            case _:
+                self._watch(event, progress, now)
+        decision = self._inner.decide(event, progress, now)
+        self._rests.applied += len(decision.apply)
+        self._used += len(decision.apply)
+        late = self._vigil.late(progress, now)
+        self._look_at = None if self._asked else self._vigil.overdue_at(progress)
+        wanted = self._rests.may_ask(now, at_once=self._vigil.sees_others(progress)) or (
+            late and self._rests.can_afford(now)
+        )
+        if self._asked or len(progress.members) < 2 or not wanted:
+            return decision
+        return self._ask(decision, progress, now, late)
+
+    def _watch(self, event: Event, progress: Progress, now: float) -> None:
+        if isinstance(event, GradientArrived):
+            workers = len(progress.members)
+            self._vigil.observe(event, progress, now)
+            self._rests.push(workers, now)
+            self._vigil.other |= self._loss.observe(event.loss, workers)
+        elif isinstance(event, WorkerLeft):
+            self._vigil.forget(event.worker)
+
+    def _ask(self, decision: Decision, progress: Progress, now: float, late: tuple[int, ...]) -> Decision:
+        tried = candidates(len(progress.members), str(self._inner))
+        question = self._vigil.times.question(tried, progress, 1.0, now=now, late=late)
+        if question is None:
+            return decision
+        question = lasting(question, max(self.tried, LEAST_ROUNDS * len(progress.members)))
+        self._asked, self._look_at = True, None
+        self._thin = sum(map(len, question.times)) < LATELY * len(question.workers)
+        self._vigil.note_asked(progress)
+        self._rests.ask()
+        return msgspec.structs.replace(decision, ask=question)
+
+    def _weigh(self, answer: Answer, progress: Progress, now: float) -> Decision:
+        measured = self._used / (now - self._since) if self._used >= JUDGED * len(progress.members) else None
+        self._asked, self._used, self._since = False, 0, now
+        self._rests.hear(answer.seconds)
+        workers, present = len(progress.members), str(self._inner)
+        only_fresh = not answer.corrected or self._loss.avoid > 0
+        choice = choose(answer, present, workers, self.slack, only_fresh=only_fresh, measured=measured)
+        if choice is None or choice.policy == present:
+            self._rests.stay()
+            return NOTHING
+        if not self._rests.may_change and not (only_fresh and self.applies_stale):
+            return NOTHING
+        chosen = _fresh(choice.policy)
+        self._rests.change(choice.pace, now, at_rest=not self._thin)
+        self._loss.change(workers, stale=chosen.applies_stale)
+        follow = Follow(choice.policy, str(self), choice.why, chosen.applies_stale, chosen.wants_statistics)
+        return Decision(follow=follow, reason=choice.why)
+
+    def take_over(self, progress: Progress, now: float) -> Decision:
+        self._vigil.other = True
+        return self._inner.take_over(progress, now)
+
+    def rebuild(self, progress: Progress) -> None:
+        self._in_force.rebuild(progress)

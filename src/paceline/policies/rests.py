@@ -1,0 +1,82 @@
+"""How long to rest: between two questions, which cost a processor something, and between two changes of policy.
+
+Rests are counted in rounds, a push of every worker each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.core.state import kept, resume, state_of
+from paceline.policies.weighing import KEPT
+
+FIRST = 2  # rounds before the first question
+SHORTEST = 2  # between two questions
+LONGEST = 64
+CALM, LEAST_CALM, MOST_CALM = 4.0, 1.0, 64.0  # between two changes: to begin with, at least, at most
+JUDGED = 4  # rounds after a change, when it is compared with what it promised
+BUSY = 0.007  # of a processor that questions may keep busy, beside
+ALLOWED = 0.3  # so many seconds of it in all
+
+
+@dataclass(eq=False)
+class Rests:
+    asked: float = kept(0.0)  # rounds since the last question
+    changed: float = kept(CALM)  # since the last change; the first may come at once
+    between_questions: float = kept(float(FIRST))
+    between_changes: float = kept(CALM)
+    spent: float = kept(0.0)  # seconds of a processor, by questions
+    began: float | None = kept(None)  # when the first push came
+    promised: float | None = kept(None)  # gradients per second, by the last change, while it is to be judged
+    applied: int = kept(0)  # gradients since then
+    since: float = kept(0.0)  # when that was
+
+    def push(self, workers: int, now: float) -> None:
+        share = 1 / max(1, workers)
+        self.began = now if self.began is None else self.began
+        self.asked += share
+        self.changed += share
+        if self.promised is not None and self.changed >= JUDGED:
+            self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        assert self.promised is not None
+        found = self.applied / (now - self.since) if now > self.since else 0.0
+        factor = 0.5 if found >= KEPT * self.promised else 2.0
+        self.promised = None
+        self.between_changes = min(MOST_CALM, max(LEAST_CALM, self.between_changes * factor))
+
+    def may_ask(self, now: float, *, at_once: bool) -> bool:
+        """`at_once`: somebody is not as usual."""
+        return self.can_afford(now) and self.asked >= (SHORTEST if at_once else self.between_questions)
+
+    def can_afford(self, now: float) -> bool:
+        return self.began is None or self.spent <= ALLOWED + BUSY * (now - self.began)
+
+    @property
+    def may_change(self) -> bool:
+        return self.changed >= self.between_changes
+
+    def ask(self) -> None:
+        self.asked = 0.0
+
+    def hear(self, seconds: float) -> None:
+        """An answer took so much of a processor."""
+        self.spent += seconds
+
+    def stay(self) -> None:
+        """The answer was the same as before."""
+        self.between_questions = min(float(LONGEST), 2 * self.between_questions)
+
+    def change(self, promised: float, now: float, *, at_rest: bool = True) -> None:
+        """`at_rest`: until the next change; otherwise that may come with the next answer."""
+        self.between_questions = float(SHORTEST)
+        if at_rest:
+            self.changed, self.applied, self.promised, self.since = 0.0, 0, promised, now
+
+    def state(self) -> dict[str, Any]:
+        return state_of(self)
+
+    def resume(self, state: dict[str, Any]) -> None:
+        resume(self, state)

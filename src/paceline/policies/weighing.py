@@ -1,0 +1,116 @@
+"""Which of several policies suits a group: the least stale of those that are about as good as the best.
+
+Staleness is told in rounds, a gradient of every worker each. Worth of a candidate: the gradients per second that count.
+An update of more gradients than the group has workers counts
+as one of so many, because the learning rate is that of a round at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from paceline.core.questions import Answer, Prospect
+
+KEPT = 0.9  # share of a pace that was foretold, with which it is kept
+A_LITTLE = 0.3  # rounds by which a gradient may be older, and still be as fresh
+ELASTIC = "elastic-bsp:monitoring=first,interval=mean"
+
+
+def candidates(workers: int, also: str) -> tuple[str, ...]:
+    """What to try with so many workers, freshest first. `also`: what is in force."""
+    fewer = {workers - 1, workers - 2, workers * 7 // 8, workers * 3 // 4, workers // 2}
+    backup = [f"backup:k={k}" for k in sorted(fewer, reverse=True) if 1 <= k < workers]
+    buffered = [f"buffered:size={size}" for size in sorted({workers // 8, workers // 3}) if size > 1]
+    stale = ["ssp:staleness=1", "ssp", ELASTIC, f"{ELASTIC},objective=share", *buffered, "asp"]
+    return tuple(dict.fromkeys(["bsp", *backup, f"{ELASTIC},inside=gather", *stale, also]))
+
+
+class Weighed(NamedTuple):
+    prospect: Prospect
+    worth: float
+    age: float
+
+
+class Choice(NamedTuple):
+    policy: str
+    pace: float  # that is expected of it, in gradients per second
+    why: str  # in one sentence
+
+
+def choose(
+    answer: Answer,
+    present: str,
+    workers: int,
+    slack: float,
+    *,
+    only_fresh: bool = False,
+    measured: float | None = None,
+) -> Choice | None:
+    """None: nobody could tell. `slack`: the share of the best worth that fresher gradients may cost. `only_fresh`: take
+    none with stale gradients. `measured`: the pace that the present policy comes to, which counts if it is much less
+    than what is foretold of it."""
+    weighed = [
+        Weighed(prospect, worth_of(prospect, workers), age_of(prospect, workers))
+        for prospect in answer.prospects
+        if prospect.staleness == 0 or not only_fresh
+    ]
+    if measured is not None:
+        weighed = [
+            one._replace(worth=min(one.worth, measured))
+            if one.prospect.policy == present and measured < KEPT * one.prospect.pace
+            else one
+            for one in weighed
+        ]
+    if not weighed or (most := max(one.worth for one in weighed)) <= 0:
+        return None
+    good = [one for one in weighed if one.worth >= (1 - slack) * most]
+    freshest = min(one.age for one in good)
+    as_fresh = [one for one in good if one.age <= freshest + (A_LITTLE if freshest else 0.0)]
+    # What is in force stays if it is as good: every change settles what is pending in one update. Of those that differ
+    # by less than half of the slack, which may be chance, the freshest is best.
+    enough = (1 - slack / 2) * max(one.worth for one in as_fresh)
+    best = max(as_fresh, key=lambda one: (one.prospect.policy == present, one.worth >= enough, -one.age, one.worth))
+    return Choice(best.prospect.policy, best.prospect.pace, _why(best, weighed, answer))
+
+
+def worth_of(prospect: Prospect, workers: int) -> float:
+    return min(prospect.pace, prospect.updates * workers)
+
+
+def age_of(prospect: Prospect, workers: int) -> float:
+    """How old gradients are when they are used, in rounds; 0: none is stale. An update of several gradients moves the
+    parameters as far as several updates: staleness in updates does not tell the two apart."""
+    if not prospect.staleness:
+        return 0.0
+    gradients = prospect.pace / prospect.updates
+    return (prospect.staleness * gradients + (gradients - 1) / 2) / workers
+
+
+def _why(best: Weighed, weighed: Sequence[Weighed], answer: Answer) -> str:
+    """One sentence with figures: this one, the best of the other kind, and what waits under bsp."""
+    bsp = next((one for one in weighed if one.prospect.policy == "bsp"), best)
+
+    def times(one: Weighed) -> str:
+        if one is bsp:
+            return "nothing is worth more"
+        return f"{one.worth / bsp.worth:.2f} times bsp's pace" if bsp.worth else "bsp makes no progress"
+
+    said = f"{best.prospect.policy}: {times(best)}, {_staleness(best.prospect)}"
+    stale = best.prospect.staleness > 0
+    others = [one for one in weighed if (one.prospect.staleness > 0) != stale]
+    if others:
+        other = max(others, key=lambda one: one.worth)
+        if other is not bsp:
+            said += f"; {other.prospect.policy} has {times(other)}, {_staleness(other.prospect)}"
+    if bsp is not best:
+        said += f"; bsp waits {bsp.prospect.waiting:.0%}"
+    busy = max((one.prospect.server for one in weighed), default=0.0)
+    if busy > 0.5:
+        said += f"; under some the server is busy for {min(busy, 1.0):.0%}, {answer.costs.update:.2g} s an update"
+    return said
+
+
+def _staleness(prospect: Prospect) -> str:
+    said = f"staleness {prospect.staleness:.2g}" if prospect.staleness else "none is stale"
+    return f"{said}, {prospect.discarded:.0%} thrown away" if prospect.discarded >= 0.005 else said
