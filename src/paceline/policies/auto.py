@@ -7,7 +7,7 @@ best it takes the one whose gradients are freshest (paceline.policies.weighing),
 - Nothing waits for an answer. Until it is here the policy in force decides.
 - Rests between questions double while the answers stay the same. Those between changes are as long as changes deserve:
   where the pace came out as foretold the next may come sooner, where it did not, later.
-- An answer says what it took of a processor. Questions may have 0.7 % of one, and 0.3 seconds to begin with.
+- An answer says what it took of a processor. Questions may have 0.5 % of one, and 0.2 seconds to begin with.
 - Where stale gradients are not corrected, and after the loss rose under a policy that applies them, it keeps to fresh
   ones for a while.
 - What the policy in force comes to is measured, and counts if it is less than nine tenths of what was foretold.

@@ -16,8 +16,8 @@ SHORTEST = 2  # between two questions
 LONGEST = 64
 CALM, LEAST_CALM, MOST_CALM = 4.0, 1.0, 64.0  # between two changes: to begin with, at least, at most
 JUDGED = 4  # rounds after a change, when it is compared with what it promised
-BUSY = 0.007  # of a processor that questions may keep busy, beside
-ALLOWED = 0.3  # so many seconds of it in all
+BUSY = 0.005  # of a processor that questions may keep busy, beside
+ALLOWED = 0.2  # so many seconds of it in all
 
 
 @dataclass(eq=False)

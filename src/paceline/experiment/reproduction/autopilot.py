@@ -212,11 +212,12 @@ def _claims(found: list[Found]) -> list[Claim]:
             )
         )
         equal = next(each for each, one in zip(shares, found, strict=True) if EQUAL in one.scenario.name)
+        beside = equal[AUTO] / equal["bsp"] if equal["bsp"] else float("inf")
         claims.append(
             Claim(
                 f"{what}: within {1 - CLOSE:.0%} of BSP where {EQUAL}",
-                f"{equal[AUTO] / equal['bsp']:.3f} of it",
-                equal[AUTO] >= CLOSE * equal["bsp"],
+                f"{beside:.3f} of it",
+                beside >= CLOSE,
             )
         )
     return claims
