@@ -19,9 +19,11 @@ setup: .venv/.project  ## make .venv as requirements.lock says; does nothing whe
 	@touch $@
 
 # Tests of pages run in a real one, and are never skipped. selenium would look for a browser of its own in the network.
-browser:         ## install chromium for the tests of pages, where it is missing (apt-get, as root)
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+browser:         ## install chromium for the tests of pages, where it is missing (with apt-get)
 	@if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver; fi
+		$(AS_ROOT) apt-get update -qq && \
+		$(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver; fi
 
 demo: setup      ## train for real on four workers, one of them 4x slower, under six policies (about two minutes)
 	$(BIN)/paceline train digits --workers 4 --speed constant:seconds=0.02 --slow 3=4 --policy bsp --policy ssp \

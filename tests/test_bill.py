@@ -11,13 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import Record, WorkerJoined, WorkerLeft
+from paceline.core.messages import (
+    ApplyUpdate,
+    BatchSkipped,
+    Command,
+    DeadlinePassed,
+    DiscardGradient,
+    Gradient,
+    GradientArrived,
+    InterruptWorker,
+    Record,
+    SendParameters,
+    UpdateApplied,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerReturned,
+)
 from paceline.experiment.simulation import LONGEST, Simulation, Switch, simulate
 from paceline.recording.bill import (
     COMPUTING,
     DISCARDED,
     FAILED,
     JOINING,
+    NO_WORK,
     NOT_LOST,
     SERVER,
     SLOW,
@@ -186,3 +202,74 @@ def test_it_adds_up_whatever_happens(policy: str, simulation: Simulation) -> Non
     assert math.isclose(waited, summary.waiting_seconds, abs_tol=1e-6)
     computed = sum(own.seconds.get(cause, 0.0) for own in bill.workers for cause in NOT_LOST)
     assert math.isclose(computed, bill.of(COMPUTING) + bill.of(UNFINISHED), abs_tol=1e-6)
+
+
+# -- what only real runs have, record by record --
+
+
+def push(now: float, worker: int, clock: int, *commands: Command) -> Record:
+    return Record(now, GradientArrived(Gradient(worker, clock), 0), commands)
+
+
+def applied(worker: int, clock: int) -> tuple[Command, ...]:
+    return ApplyUpdate((Gradient(worker, clock),)), SendParameters(worker)
+
+
+def joined(now: float, worker: int, process: int | None = None) -> Record:
+    return Record(now, WorkerJoined(worker, process), (SendParameters(worker),))
+
+
+def billed(records: list[Record], end: float) -> Bill:
+    billing = Billing("asp")
+    for record in records:
+        billing.observe(record)
+    return billing.bill(end)
+
+
+def test_a_group_that_is_made_smaller_pays_no_longer() -> None:
+    records = [joined(0, 0), joined(0, 1), push(4, 0, 1, *applied(0, 1)), push(4, 1, 1, *applied(1, 1))]
+    records += [Record(5, WorkerLeft(1, "the group was made smaller")), push(8, 0, 2, *applied(0, 2))]
+    bill = billed(records, 10)
+    assert bill.worker_seconds == 10 + 5 and bill.places == 2
+    assert figures(bill) == {(0, COMPUTING): 8, (0, UNFINISHED): 2, (1, COMPUTING): 4, (1, DISCARDED): 1}
+    again = billed([*records, joined(9, 2, 1), push(9.5, 2, 1, *applied(2, 1))], 10)
+    assert again.worker_seconds == 15 + 1 and again.places == 2 and figures(again)[2, COMPUTING] == 0.5
+
+
+def test_a_process_that_comes_back_takes_its_own_place() -> None:
+    records = [joined(0, 0), joined(0, 1), joined(0, 2)]
+    records += [Record(1, WorkerLeft(0, "died")), Record(2, WorkerLeft(1, "silent")), joined(6, 3, 1), joined(7, 4)]
+    bill = billed(records, 10)
+    assert bill.worker_seconds == 30 and bill.places == 3
+    assert figures(bill)[1, FAILED] == 2 + 4 and figures(bill)[0, FAILED] == 1 + 6
+    assert figures(bill)[3, UNFINISHED] == 4 and figures(bill)[4, UNFINISHED] == 3
+
+
+def test_work_that_is_done_in_vain() -> None:
+    records = [joined(0, 0), Record(3, BatchSkipped(0, 8)), Record(5, WorkerReturned(0), (SendParameters(0),))]
+    records += [Record(6, WorkerLeft(9, "was never here")), Record(6, DeadlinePassed(), (InterruptWorker(0),))]
+    records += [
+        push(8, 0, 1, *applied(0, 1)),
+        push(9, 0, 2, DiscardGradient(Gradient(0, 2), "late"), SendParameters(0)),
+    ]
+    records += [push(9, 0, 2), Record(9, WorkerLeft(0, "no work left"))]
+    bill = billed(records, 10)
+    assert figures(bill) == {
+        (0, DISCARDED): 3 + 1 + 1,
+        (0, FAILED): 2,
+        (0, COMPUTING): 1,
+        (0, SLOW): 1,
+        (0, NO_WORK): 1,
+    }
+    assert bill.workers[0].iterations == 2 and bill.workers[0].median == 1
+
+
+def test_waits_for_a_server_are_its_own() -> None:
+    """A policy that waits for the statistics of an update releases its workers when they come."""
+    records = [joined(0, 0), joined(0, 1), push(1, 0, 1), push(3, 1, 1, ApplyUpdate((Gradient(0, 1), Gradient(1, 1))))]
+    records.append(Record(3.5, UpdateApplied(1), (SendParameters(0), SendParameters(1))))
+    billing = Billing("dbw")
+    for record in records:
+        billing.observe(record)
+    found = figures(billing.bill(4))
+    assert found[1, WAITING] == 2 and found[None, SERVER] == 2 * 0.5

@@ -191,6 +191,27 @@ def test_a_damaged_trace_and_damaged_metrics(tmp_path: Path, report: Command) ->
     assert told.code == 0 and "metrics.jsonl, line 92 is damaged" in told.out and "accuracy 80.0%" in told.out
 
 
+@pytest.mark.slow
+def test_traces_that_somebody_tampered_with(tmp_path: Path, report: Command) -> None:
+    """Lines that are missing, doubled or moved: what is before them is shown, and never a traceback."""
+    run = simulated_run(tmp_path / "mine", "bsp", msgspec.structs.replace(EVENTFUL, duration=60.0))
+    whole = (run / "trace.jsonl").read_bytes().splitlines(keepends=True)
+    told = set()
+    for number in range(1, len(whole) - 1, 9):
+        for lines in (
+            whole[:number] + whole[number + 1 :],
+            whole[:number] + whole[number : number + 1] + whole[number:],
+            [*whole[:number], *reversed(whole[number:])],
+        ):
+            (run / "trace.jsonl").write_bytes(b"".join(lines))
+            (found,) = json.loads(report(run, "--json").out)
+            told |= set(found["notes"])
+            bill = found["bill"]
+            assert sum(item["seconds"] for item in bill["items"]) == pytest.approx(bill["worker_seconds"])
+    assert any("does not follow from what is before it, which is shown." in note for note in told)
+    assert any("records were written" in note for note in told)
+
+
 def test_an_empty_run(tmp_path: Path, report: Command) -> None:
     run = simulated_run(tmp_path / "mine", "bsp", HALF)
     lines = (run / "trace.jsonl").read_bytes().splitlines(keepends=True)

@@ -25,11 +25,13 @@ from paceline.experiment.simulation import policy_for
 from paceline.experiment.whatif import recommendation, recorded_workers, simulated_again
 from paceline.policies import POLICIES
 from paceline.policies import policy as build_policy
+from paceline.policies.auto import Auto
 from paceline.recording.bill import Billing
 from paceline.recording.course import Course
 from paceline.recording.ledger import Balance, Ledger
 from paceline.recording.lines import write_privately
 from paceline.recording.metrics import RunMetrics, Summary
+from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Failure, Line, read_line
 from paceline.recording.status import FINISHED, GOING_ON, KILLED, STOPPED, UNREADABLE
 from paceline.recording.trace import Trace, UnreadableTraceError, trace_in
@@ -128,35 +130,62 @@ def _without_records(run: Path, told: Configuration | None, notes: list[str], pr
     )
 
 
+class _Seen:
+    """All that look at a trace, in one pass."""
+
+    def __init__(self, directory: Path | None, trace: Trace) -> None:
+        self._trace = trace
+        self.metrics, self.billing, self.course = RunMetrics(), Billing(trace.header.policy), Course()
+        self.ledger, self.again = (Ledger(), 0) if directory is None else begun_ledger(directory, trace)
+        self.end = 0.0
+
+    def walk(self, notes: list[str], most: int | None = None) -> int | None:
+        """As far as the trace can be read; returns the number of the record that cannot be understood, if there is one.
+        `most`: so many records."""
+        observers: tuple[Observer, ...] = (self.metrics, self.billing, self.course, self.ledger)
+        number = 0
+        try:
+            for record in islice(self._trace, most):
+                if record.now < self.end:
+                    raise LookupError
+                for observer in observers:
+                    observer.observe(record)
+                self.end = record.now
+                number += 1
+        except UnreadableTraceError as problem:
+            notes.append(f"{problem}. What is before that is shown.")
+        except LookupError:  # it speaks of a worker or a gradient that nobody has heard of
+            line = f"{self._trace.path}, line {number + 2}"
+            notes.append(f"{line}: does not follow from what is before it, which is shown.")
+            return number
+        return None
+
+
 def _whole(
     run: Path, directory: Path | None, told: Configuration | None, trace: Trace, notes: list[str], price: float | None
 ) -> Contents:
     policy = trace.header.policy
-    metrics, billing, course = RunMetrics(), Billing(policy), Course()
-    ledger, again = (Ledger(), 0) if directory is None else begun_ledger(directory, trace)
-    end = 0.0
-    try:
-        for record in trace:
-            for observer in (metrics, billing, course, ledger):
-                observer.observe(record)
-            end = record.now
-    except UnreadableTraceError as problem:
-        notes.append(f"{problem}. What is before that is shown.")
+    seen = _Seen(directory, trace)
+    broken = seen.walk(notes)
+    if broken is not None:  # some have seen half of that record
+        seen = _Seen(directory, trace)
+        seen.walk([], broken)
+    end = seen.end
     state = "" if directory is None else glance(directory).state
     state = "" if state == UNREADABLE else state
     end = max(end, trace.end or 0.0)
     notes += _notes(state, trace, end)
     lines = [] if directory is None else _lines(directory / "metrics.jsonl", notes)
-    summary, balance = metrics.summary(policy, end), ledger.balance(again)
+    summary, balance = seen.metrics.summary(policy, end), seen.ledger.balance(seen.again)
     return Contents(
         **_facts(run, told),
         state=state,
         optimizer=_optimizer(trace),
         summary=summary,
-        bill=billing.bill(end),
+        bill=seen.billing.bill(end),
         samples=balance.applied,
-        curves={**curves_of(lines), "choices": choice_curves(course.choices)},
-        course=course.close(end).data(end),
+        curves={**curves_of(lines), "choices": choice_curves(seen.course.choices)},
+        course=seen.course.close(end).data(end),
         balance=None if directory is None else balance,
         advice=_advice(trace, summary),
         failures=[line for line in lines if isinstance(line, Failure)],
@@ -247,9 +276,12 @@ def _recorded(policy: str) -> str | None:
 
 
 def _policies(recorded: str, workers: int) -> Iterator[str]:
-    """The recorded one first, and all others that can work with so many workers, as they are without a word."""
+    """The recorded one first, and all others that can work with so many workers, as they are without a word. One that
+    chooses among the others is no answer to the question which of them is best."""
     yield recorded
     for name in POLICIES:
+        if name == Auto.name:
+            continue
         with contextlib.suppress(ConfigurationError):
             chosen = str(policy_for(name, workers))
             if chosen != recorded:

@@ -53,9 +53,8 @@ class _Row:
         self.since: float | None = None  # it computes
 
     def add(self, now: float, fate: int, samples: int = 0) -> int:
-        """An iteration ends; returns its number."""
-        assert self.since is not None
-        self.begins.append(self.since)
+        """An iteration ends; returns its number. That it began is missing in a trace that was tampered with."""
+        self.begins.append(now if self.since is None else self.since)
         for times in (self.pushes, self.ends):
             times.append(now)
         for numbers, value in ((self.reasons, 0), (self.until, -1), (self.samples, samples), (self.fates, fate)):

@@ -39,6 +39,8 @@ class Places:
 
     def join(self, event: WorkerJoined, now: float) -> Place:
         """The place that this worker takes. What it was empty for before is for the caller to note, before."""
+        if event.worker in self._of_worker:
+            raise LookupError(f"worker {event.worker} joins while it is here")
         place = self.free_for(event)
         if place is None:
             place = Place(len(self.all), now)
