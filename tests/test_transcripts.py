@@ -12,7 +12,9 @@ import pytest
 from record_keeper import RecordKeeper
 
 from paceline.core.messages import (
+    Answered,
     ApplyUpdate,
+    Ask,
     Command,
     DiscardGradient,
     Event,
@@ -36,6 +38,9 @@ def event_line(event: Event) -> str:
             return f"worker {worker} left: {reason}"
         case GradientArrived(gradient, version):
             return f"worker {gradient.worker} pushed gradient {gradient.clock}, computed on version {version}"
+        case Answered(number, answer):
+            paces = ", ".join(f"{each.pace:g}/s with {each.policy}" for each in answer.prospects)
+            return f"question {number} was answered: {paces}"
         case _:
             return str(event)
 
@@ -53,6 +58,8 @@ def command_line(command: Command) -> str:
             return f"release {worker}"
         case InterruptWorker(worker):
             return f"interrupt {worker}"
+        case Ask(number, question):
+            return f"ask question {number}, about {len(question.candidates)} policies"
 
 
 def transcript(scenario: dict[str, str]) -> str:
