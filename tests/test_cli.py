@@ -118,7 +118,9 @@ def test_the_table_has_a_row_per_policy(paceline: Command) -> None:
     assert rows["asp"] == ["asp", "1.526", "1.45x", "0.0%", "290", "0", "90", "1.00", "2", "0"]
     assert set(POLICIES) <= set(rows)
     assert "longest wait: 23.4, from 81.1, under dssp: worker 0 waits until it leads" in outcome.out
-    assert "dbw: without gradients it sees no gain" in outcome.out
+    assert "dbw: without gradients it goes by pace alone" in outcome.out
+    printed = paceline("simulate", "--policy", "dbw:estimator=paper", "--intervals", "1.0,1.9")
+    assert "dbw:estimator=paper: without gradients it sees no gain" in printed.out
 
 
 def test_a_table_of_large_numbers_and_long_names_is_whole(paceline: Command) -> None:

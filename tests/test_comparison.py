@@ -135,7 +135,7 @@ def test_a_run_may_end_at_the_target_and_pictures_may_be_png(
 
 
 def test_the_estimates_of_dbw_are_kept_and_of_a_long_run_evenly_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = Trial("dbw", 0)
+    trial = Trial("dbw:estimator=paper", 0)
     every = run_trial(COMPARISON, trial).choices
     assert len(every) > 20 and all(1 <= each.k <= 3 and each.time > 0 for each in every)
     assert all(None not in (each.variance, each.squared_norm, each.smoothness) for each in every)

@@ -214,7 +214,9 @@ def paper_choice(estimates: Estimates, k: int = 0) -> int:
 # -- what the store sees --
 
 
-@pytest.mark.parametrize("policy", ["dbw", "dbw:late=interrupt", "dbw:late=pull"])
+@pytest.mark.parametrize(
+    "policy", ["dbw:estimator=paper", "dbw:estimator=paper,late=interrupt", "dbw:estimator=paper,late=pull"]
+)
 def test_statistics_of_an_update_are_those_of_its_gradients(policy: str) -> None:
     problem = Quadratic()
     updates = updates_of(problem, policy, 40)
@@ -246,7 +248,7 @@ def test_variance_gradient_and_smoothness_are_estimated_without_bias(rate: str) 
     """
     problem = Quadratic(samples=8192)
     group = Simulation(workers=WORKERS, speed="exponential:a=0.3")  # so that k is seldom 1, which has no V of its own
-    policy = f"dbw:window=100000,loss_rule=false,rate={rate}"
+    policy = f"dbw:estimator=paper,window=100000,loss_rule=false,rate={rate}"
     updates = updates_of(problem, policy, 150, group, scaling=scaling_of(rate))
     found = updates[-1].estimates
     assert found is not None
@@ -279,7 +281,7 @@ def test_variance_gradient_and_smoothness_are_estimated_without_bias(rate: str) 
 @pytest.mark.parametrize(("rate", "window"), [("fixed", 1), ("fixed", 5), ("proportional", 3), ("proportional", 20)])
 def test_estimates_are_means_over_the_window_and_the_gain_is_the_closed_form_with_them(rate: str, window: int) -> None:
     problem = Quadratic(dimensions=16)  # noisy: all three change all the time
-    updates = updates_of(problem, f"dbw:window={window},rate={rate}", 40, scaling=scaling_of(rate))
+    updates = updates_of(problem, f"dbw:estimator=paper,window={window},rate={rate}", 40, scaling=scaling_of(rate))
     single = paper_estimates(updates)
     assert updates[0].estimates is None  # nothing is known of L
     for number, each in enumerate(updates[1:], start=1):
@@ -312,7 +314,7 @@ def round_trip(a: float, worker: int) -> float:
 
 
 def test_time_after_the_first_update_is_when_each_gradient_came() -> None:
-    updates = updates_of(Quadratic(dimensions=4, samples=64), "dbw:blind=true", 1)
+    updates = updates_of(Quadratic(dimensions=4, samples=64), "dbw:estimator=paper,blind=true", 1)
     found = updates[0].estimates
     assert found is not None
     assert found.time == pytest.approx(sorted(round_trip(0.6, worker) for worker in range(WORKERS)), abs=1e-8)
@@ -322,7 +324,7 @@ def test_time_after_the_first_update_is_when_each_gradient_came() -> None:
 def test_time_is_the_order_statistic_of_the_round_trip_where_all_start_together() -> None:
     """No update promises a gain, so that all wait for all: of n exponential times the k-th is at H(n) - H(n - k)."""
     rounds, a = 250, 0.6
-    policy = "dbw:rate=fixed,loss_rule=false,memory=1000000"
+    policy = "dbw:estimator=paper,rate=fixed,loss_rule=false,memory=1000000"
     updates = updates_of(DIVERGING, policy, rounds, scaling="none")
     assert {each.k for each in updates} == {WORKERS}
     found = updates[-1].estimates
@@ -339,7 +341,7 @@ def test_time_is_the_order_statistic_of_the_round_trip_where_all_start_together(
 def test_time_counts_every_gradient_of_an_iteration_from_its_beginning_and_late_ones_too() -> None:
     """Against means of what the records say, for each h and k; the fit moves none by more than its standard error."""
     group = Simulation(workers=WORKERS, speed="exponential:a=0.6", updates=300)
-    _, records = train(Quadratic(dimensions=16), "dbw:window=1,memory=1000000", group)
+    _, records = train(Quadratic(dimensions=16), "dbw:estimator=paper,window=1,memory=1000000", group)
     began, h, count = {0: 0.0}, {0: WORKERS}, {0: 0}
     seen: dict[tuple[int, int], list[float]] = {}
     found: dict[int, tuple[float, ...]] = {}
@@ -369,7 +371,7 @@ def test_time_counts_every_gradient_of_an_iteration_from_its_beginning_and_late_
 @pytest.mark.parametrize("rate", ["fixed", "proportional"])
 def test_k_is_worth_most_per_second_and_the_next_update_has_so_many_gradients(rate: str) -> None:
     problem = Quadratic(dimensions=64, learning_rate=0.1)
-    updates = updates_of(problem, f"dbw:loss_rule=false,rate={rate}", 40, scaling=scaling_of(rate))
+    updates = updates_of(problem, f"dbw:estimator=paper,loss_rule=false,rate={rate}", 40, scaling=scaling_of(rate))
     for each, following in pairwise(updates[1:]):
         assert each.estimates is not None
         assert each.estimates.k == paper_choice(each.estimates) == following.k
@@ -383,7 +385,7 @@ def test_of_several_that_are_worth_the_same_the_largest_k_is_taken(intervals: tu
     exact = Quadratic(
         smoothness=1.0, learning_rate=0.5, dimensions=2, samples=64, batch=1, radius=0.0, distance=math.sqrt(2)
     )
-    updates = updates_of(exact, "dbw:rate=fixed", 12, Simulation(intervals=intervals), scaling="none")
+    updates = updates_of(exact, "dbw:estimator=paper,rate=fixed", 12, Simulation(intervals=intervals), scaling="none")
     choice = updates[1].estimates
     assert choice is not None
     assert (choice.variance, choice.smoothness) == (0.0, 1.0)
@@ -398,7 +400,7 @@ def test_of_several_that_are_worth_the_same_the_largest_k_is_taken(intervals: tu
 def test_without_a_positive_gain_all_are_waited_for(rate: str, learning_rate: float) -> None:
     """Also where fewer would lose less: with a proportional rate."""
     problem = replace(DIVERGING, learning_rate=learning_rate)
-    updates = updates_of(problem, f"dbw:rate={rate},loss_rule=false", 20, scaling=scaling_of(rate))
+    updates = updates_of(problem, f"dbw:estimator=paper,rate={rate},loss_rule=false", 20, scaling=scaling_of(rate))
     for each in updates[1:]:
         assert each.estimates is not None and max(each.estimates.gain) < 0
         assert each.estimates.k == each.k == WORKERS
@@ -407,7 +409,7 @@ def test_without_a_positive_gain_all_are_waited_for(rate: str, learning_rate: fl
 @pytest.mark.parametrize("rule", ["true", "false"])
 def test_after_a_rise_of_the_loss_by_more_than_1_percent_k_is_at_least_one_more_than_it_was(rule: str) -> None:
     problem = Quadratic(dimensions=64, learning_rate=0.05)
-    updates = updates_of(problem, f"dbw:rate=fixed,loss_rule={rule}", 60, scaling="none")
+    updates = updates_of(problem, f"dbw:estimator=paper,rate=fixed,loss_rule={rule}", 60, scaling="none")
     matters: dict[str, int] = {"much": 0, "little": 0}  # how often one more would be another k than the best
     for before, each, following in zip(updates, updates[1:], updates[2:], strict=False):
         assert each.estimates is not None
@@ -421,7 +423,7 @@ def test_after_a_rise_of_the_loss_by_more_than_1_percent_k_is_at_least_one_more_
 
 
 def test_blind_takes_the_k_that_gets_most_gradients_per_second() -> None:
-    updates = updates_of(Quadratic(dimensions=16), "dbw:blind=true", 60)
+    updates = updates_of(Quadratic(dimensions=16), "dbw:estimator=paper,blind=true", 60)
     assert all(each.statistics is None for each in updates)
     for each, following in pairwise(updates):
         assert each.estimates is not None and each.estimates.variance is None
@@ -438,8 +440,8 @@ EPOCHS = 2
 @pytest.mark.parametrize(
     "policy",
     [
-        *(f"dbw:late={late}" for late in ("finish", "interrupt", "pull")),
-        *(f"dbw:blind=true,late={late}" for late in ("finish", "interrupt", "pull")),
+        *(f"dbw:estimator=paper,late={late}" for late in ("finish", "interrupt", "pull")),
+        *(f"dbw:estimator=paper,blind=true,late={late}" for late in ("finish", "interrupt", "pull")),
         *(f"backup:k={k}" for k in range(1, WORKERS + 1)),
     ],
 )
@@ -467,7 +469,7 @@ def test_all_train_and_every_sample_counts_once_per_epoch(policy: str) -> None:
 def test_late_workers_finish_or_are_interrupted_or_push_again() -> None:
     problem = Quadratic(dimensions=16, samples=256, learning_rate=0.1)
     for late in ("finish", "interrupt", "pull"):
-        result, records = train(problem, f"dbw:late={late}", epochs=EPOCHS)
+        result, records = train(problem, f"dbw:estimator=paper,late={late}", epochs=EPOCHS)
         twice = any(
             len({each.worker for each in command.gradients}) < len(command.gradients)
             for record in records
@@ -491,7 +493,7 @@ def test_a_real_run_tells_its_estimates_and_its_replay_comes_to_the_same(tmp_pat
         optimizer=task.optimizer,
         batch_size=problem.batch,
         workers=3,
-        policy="dbw:window=7",
+        policy="dbw:estimator=paper,window=7",
         speed="constant:seconds=0.003",
         slowdown={2: 3.0},
         run_dir=tmp_path / "run",

@@ -18,9 +18,9 @@ from paceline.core.messages import (
     UpdateApplied,
 )
 from paceline.policies import POLICIES, policy
-from paceline.policies.dbw import DBW
 from paceline.policies.dssp import extra_iterations
 from paceline.policies.elastic_bsp import ElasticBSP
+from paceline.policies.printed_dbw import PrintedEstimator
 
 
 def group_of(text: str, workers: int = 2, **options: object) -> Group:
@@ -418,13 +418,13 @@ def feed(group: Group, rounds: int, slow: int = 3) -> None:
 
 
 def test_dbw_waits_for_all_without_statistics() -> None:
-    group = group_of("dbw", 4)
+    group = group_of("dbw:estimator=paper", 4)
     feed(group, 3)
     assert group.version == 3
 
 
 def test_dbw_stops_waiting_for_a_straggler_when_noise_is_low() -> None:
-    group = group_of("dbw:learning_rate=0.1,rate=fixed", 4)
+    group = group_of("dbw:estimator=paper,learning_rate=0.1,rate=fixed", 4)
     for loss in (1.0, 0.92):
         group.statistics = Statistics(gradients=4, squared_norm=1.0, variance=0.01, loss=loss)
         feed(group, 1)
@@ -433,14 +433,14 @@ def test_dbw_stops_waiting_for_a_straggler_when_noise_is_low() -> None:
 
 def test_dbw_waits_for_all_when_no_k_promises_a_gain() -> None:
     noisy = Statistics(gradients=4, squared_norm=0.1, variance=100.0, loss=1.0)
-    group = group_of("dbw:learning_rate=0.1,rate=fixed", 4, statistics=noisy)
+    group = group_of("dbw:estimator=paper,learning_rate=0.1,rate=fixed", 4, statistics=noisy)
     feed(group, 3)
     assert group.coordinator.policy.wanted(group.coordinator.progress) == 4  # type: ignore[attr-defined]
 
 
 def test_dbw_loss_rule_asks_for_one_more_after_the_loss_rose() -> None:
     for rule, expected in (("true", 4), ("false", 3)):
-        group = group_of(f"dbw:learning_rate=0.1,rate=fixed,loss_rule={rule}", 4)
+        group = group_of(f"dbw:estimator=paper,learning_rate=0.1,rate=fixed,loss_rule={rule}", 4)
         for loss in (1.0, 0.92, 0.84, 0.76, 0.77):
             group.statistics = Statistics(gradients=3, squared_norm=1.0, variance=0.01, loss=loss)
             feed(group, 1)
@@ -448,17 +448,18 @@ def test_dbw_loss_rule_asks_for_one_more_after_the_loss_rose() -> None:
 
 
 def test_dbw_blind_goes_by_time_alone_and_keeps_its_books_small() -> None:
-    group = group_of("dbw:blind=true", 4)
+    group = group_of("dbw:estimator=paper,blind=true", 4)
     feed(group, 2)
     assert group.coordinator.policy.wanted(group.coordinator.progress) == 3  # type: ignore[attr-defined]
     feed(group, 300)
-    assert isinstance(group.coordinator.policy, DBW)
-    assert len(group.coordinator.policy._iterations) == 256
-    assert group.coordinator.policy._iterations[group.version].h == 3
+    estimator = group.coordinator.policy._estimator  # type: ignore[attr-defined]
+    assert isinstance(estimator, PrintedEstimator)
+    assert len(estimator.iterations) == 256
+    assert estimator.iterations[group.version].h == 3
 
 
 def test_dbw_a_gradient_of_a_forgotten_version_teaches_nothing() -> None:
-    group = group_of("dbw:blind=true", 2)
+    group = group_of("dbw:estimator=paper,blind=true", 2)
     group.push(0)
     group.push(1, after=9.0)
     while group.version < 300:
@@ -468,19 +469,19 @@ def test_dbw_a_gradient_of_a_forgotten_version_teaches_nothing() -> None:
 
 
 def test_dbw_survives_the_last_worker_leaving() -> None:
-    group = group_of("dbw:blind=true", 2)
+    group = group_of("dbw:estimator=paper,blind=true", 2)
     run(group, 0, 1, 0)
     group.leave(1)
     group.push(0)
     group.leave(0)
-    with_statistics = group_of("dbw", 1, statistics=Statistics(1, 1.0, None, 1.0))
+    with_statistics = group_of("dbw:estimator=paper", 1, statistics=Statistics(1, 1.0, None, 1.0))
     with_statistics.push(0)
     with_statistics.leave(0)
     assert not with_statistics.open
 
 
 def test_dbw_statistics_may_come_after_everybody_left() -> None:
-    group = group_of("dbw", 2)
+    group = group_of("dbw:estimator=paper", 2)
     run(group, 0)
     group.leave(0)
     group.leave(1)
@@ -601,15 +602,16 @@ def test_buffered_weighs_what_it_takes_over() -> None:
 
 
 def iteration_of(group: Group, version: int) -> tuple[float, int, int]:
-    assert isinstance(group.coordinator.policy, DBW)
-    iteration = group.coordinator.policy._iterations[version]
+    estimator = group.coordinator.policy._estimator  # type: ignore[attr-defined]
+    assert isinstance(estimator, PrintedEstimator)
+    iteration = estimator.iterations[version]
     return iteration.began, iteration.h, iteration.gradients
 
 
 def test_dbw_begins_with_the_version_after_the_change_and_waits_for_all() -> None:
     group = group_of("backup:k=2", 3)
     run(group, 0)
-    group.change("dbw:blind=true", after=3.0)
+    group.change("dbw:estimator=paper,blind=true", after=3.0)
     assert iteration_of(group, 1) == (4.0, 1, 0)
     run(group, 0)
     assert iteration_of(group, 1) == (4.0, 1, 1)
@@ -619,8 +621,8 @@ def test_dbw_begins_with_the_version_after_the_change_and_waits_for_all() -> Non
 def test_dbw_keeps_the_beginning_of_a_version_that_goes_on() -> None:
     group = group_of("asp", 2)
     group.push(0, after=2.0)
-    group.change("dbw:blind=true", after=1.0)
+    group.change("dbw:estimator=paper,blind=true", after=1.0)
     assert iteration_of(group, 1) == (2.0, 0, 0)  # worker 0 was given this version at 2
     empty = Group("asp")
-    empty.change("dbw:blind=true", after=1.0)
+    empty.change("dbw:estimator=paper,blind=true", after=1.0)
     assert iteration_of(empty, 0) == (1.0, 0, 0)

@@ -53,7 +53,8 @@ PAIRED = [
     "backup:k=2",
     "backup:k=2,late=interrupt",
     "backup:k=1,late=pull",
-    "dbw:blind=true",
+    "dbw:estimator=paper,blind=true",
+    "dbw",
     "buffered:size=3",
     "auto:tried=10",
 ]

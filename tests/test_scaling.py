@@ -11,7 +11,7 @@ from fake_link import store_of
 from torch import nn, optim
 
 from paceline.training.choices import UpdateOptions
-from paceline.training.scaling import rate_scale, scaled_options, scaling_for
+from paceline.training.scaling import edge_of, rate_scale, scaled_options, scaling_for
 from paceline.training.updates import Contribution
 
 
@@ -97,3 +97,33 @@ def test_a_second_moment_of_nothing_says_nothing() -> None:
     store.apply([Contribution(torch.zeros(2), 1)], 1)
     assert store.step_size is None and not math.isnan(float(store.flat.sum()))
     assert UpdateOptions().lr_scaling == "auto"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "eta"),
+    [
+        (torch.optim.SGD, {}, 1.0),
+        (torch.optim.SGD, {"momentum": 0.9}, 0.1),
+        (torch.optim.SGD, {"momentum": 0.5, "dampening": 0.5}, 1.0),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, 0.1),
+    ],
+)
+def test_steps_on_a_parabola_fade_below_the_edge_and_grow_above_it(
+    kind: type[torch.optim.SGD], options: dict[str, Any], eta: float
+) -> None:
+    """`eta`: the rate with which a gradient that lasts moves a parameter by itself per step."""
+    for share, fades in ((0.98, True), (1.02, False)):
+        x = torch.ones(1, dtype=torch.float64, requires_grad=True)
+        optimizer = kind([x], lr=eta, **options)
+        curvature = share * edge_of(optimizer)
+        for _ in range(2_000):
+            optimizer.zero_grad()
+            (curvature * x.square().sum() / 2).backward()
+            optimizer.step()
+        assert (abs(x.item()) < 1e-3) is fades
+
+
+def test_adams_first_moment_raises_the_edge_as_momentum_does() -> None:
+    parameter = [torch.zeros(1)]
+    assert edge_of(torch.optim.Adam(parameter, betas=(0.9, 0.99))) == pytest.approx(38.0)
+    assert edge_of(torch.optim.RMSprop(parameter)) == 2.0

@@ -48,6 +48,7 @@ class Statistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     loss: float | None = None
     learning_rate: float | None = None  # of a full round: how far a lasting gradient of 1 moves a parameter
     lr_scaling: str | None = None  # how the rate follows an update's share of a round: linear, sqrt, none
+    edge: float = 2.0  # learning_rate times curvature from which on steps grow and grow; momentum raises it
 
 
 class WorkerJoined(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
@@ -281,6 +282,7 @@ class Estimates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     variance: float | None = None  # of one gradient
     squared_norm: float | None = None  # of the true gradient
     smoothness: float | None = None  # of the loss
+    slope: float | None = None  # by how much the loss falls while the way so far becomes e times as long
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

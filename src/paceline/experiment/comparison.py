@@ -59,6 +59,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     evaluate_every: int | None = None
     test_samples: int | None = None  # evaluate on the first so many only
     stop_at: float | None = None  # end a run when it finds this accuracy
+    stop_mean_of: int = 1  # as the mean of so many evaluations, one after another
     keep_spans: bool = True  # for a Gantt chart, of the first seed
     weight_decay: float | None = None
     nesterov: bool = False
@@ -106,10 +107,10 @@ class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
 class LearningCurve:
     """The evaluations of a trial, by accuracy, or by the first figure that there is."""
 
-    def __init__(self, stop_at: float | None) -> None:
+    def __init__(self, stop_at: float | None, mean_of: int = 1) -> None:
         self.points: list[CurvePoint] = []
         self.figure = ACCURACY
-        self._stop_at = stop_at
+        self._stop_at, self._mean_of = stop_at, mean_of
 
     @property
     def shows(self) -> str | msgspec.UnsetType:
@@ -127,7 +128,18 @@ class LearningCurve:
             return False  # no loss was told
         value = figures[self.figure]
         self.points.append(CurvePoint(evaluation.seconds, evaluation.samples, value, figures.get("loss")))
-        return self._stop_at is not None and value >= self._stop_at
+        return (
+            self._stop_at is not None
+            and time_to(self._stop_at, self.points[-self._mean_of :], self._mean_of) is not None
+        )
+
+
+def time_to(target: float, curve: Sequence[CurvePoint], mean_of: int = 1) -> float | None:
+    """When the mean of so many evaluations, one after another, was this accuracy for the first time."""
+    for last in range(mean_of, len(curve) + 1):
+        if math.fsum(point.accuracy for point in curve[last - mean_of : last]) >= target * mean_of:
+            return curve[last - 1].seconds
+    return None
 
 
 class ChosenK(msgspec.Struct, frozen=True, array_like=True):
@@ -140,6 +152,7 @@ class ChosenK(msgspec.Struct, frozen=True, array_like=True):
     variance: float | None
     squared_norm: float | None
     smoothness: float | None
+    slope: float | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -161,7 +174,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return ACCURACY if isinstance(self.shows, msgspec.UnsetType) else self.shows
 
     def time_to(self, target: float) -> float | None:
-        return next((point.seconds for point in self.curve if point.accuracy >= target), None)
+        return time_to(target, self.curve)
 
     @property
     def final_accuracy(self) -> float:
@@ -188,7 +201,7 @@ def _run_trial(comparison: Comparison, trial: Trial, own: OwnFunctions | None) -
     from paceline.training.gradients import DivergedError
     from paceline.training.remote_optimizer import GradientError
 
-    learned, choices = LearningCurve(comparison.stop_at), _Choices()
+    learned, choices = LearningCurve(comparison.stop_at, comparison.stop_mean_of), _Choices()
     curve = learned.points
     speeds = worker_speeds(comparison.simulation)
     timeline = Timeline(GANTT_ROUNDS * max(speed.mean for speed in speeds.values()))
@@ -269,7 +282,8 @@ class _Choices(Observer):
 
 def _choice(now: float, seen: Estimates) -> ChosenK:
     at = seen.k - 1
-    return ChosenK(now, seen.k, seen.gain[at], seen.time[at], seen.variance, seen.squared_norm, seen.smoothness)
+    learned = seen.variance, seen.squared_norm, seen.smoothness, seen.slope
+    return ChosenK(now, seen.k, seen.gain[at], seen.time[at], *learned)
 
 
 def run_trials(

@@ -18,6 +18,7 @@ ESTIMATES: dict[str, Callable[[ChosenK], float | None]] = {
     "variance V": lambda choice: choice.variance,
     "squared norm N": lambda choice: choice.squared_norm,
     "smoothness L": lambda choice: choice.smoothness,
+    "slope S": lambda choice: choice.slope,
 }
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from paceline.core.messages import NOTHING, Decision, Event, GradientArrived, WorkerJoined, WorkerLeft
+from paceline.core.messages import NOTHING, Answered, Decision, Event, GradientArrived, WorkerJoined, WorkerLeft
 from paceline.core.progress import Progress
 from paceline.core.spec import parameter
 from paceline.policies.base import Policy
@@ -46,7 +46,7 @@ class FreshGradients(Policy):
                 )
             case WorkerJoined(worker):
                 return Decision(release=(worker,))
-            case WorkerLeft():
+            case WorkerLeft() | Answered():  # what was asked may have changed how many are wanted
                 return self._update_if_enough(event, progress) if progress.pending else NOTHING
             case _:
                 return NOTHING
@@ -63,7 +63,7 @@ class FreshGradients(Policy):
         working = (member for member in progress.members.values() if not member.waiting)
         return tuple(member.worker for member in working if member.version < newest)
 
-    def _update_if_enough(self, event: GradientArrived | WorkerLeft, progress: Progress) -> Decision:
+    def _update_if_enough(self, event: Event, progress: Progress) -> Decision:
         here = len(progress.pending)
         wanted = min(self.wanted(progress), len(progress.members))  # a worker that left blocks nobody
         if here >= wanted:
@@ -72,7 +72,7 @@ class FreshGradients(Policy):
                 release=tuple(progress.waiting),
                 interrupt=self._interrupted(progress, progress.version + 1),
             )
-        if isinstance(event, WorkerLeft):
+        if not isinstance(event, GradientArrived):
             return NOTHING
         worker = event.gradient.worker
         if self.late == "pull":

@@ -49,8 +49,11 @@ def remarks(summaries: Sequence[Summary]) -> Iterator[str]:
     if waits:
         wait, policy = max(waits, key=lambda pair: pair[0].seconds)
         yield f"longest wait: {wait.seconds:g}, from {wait.began:g}, under {policy}: {wait.reason}"
-    if any(summary.policy.startswith("dbw") and "blind=true" not in summary.policy for summary in summaries):
-        yield "dbw: without gradients it sees no gain and waits for all; dbw:blind=true goes by time alone"
+    seeing = [each.policy for each in summaries if each.policy.startswith("dbw") and "blind=true" not in each.policy]
+    if any("estimator=paper" in policy for policy in seeing):
+        yield "dbw:estimator=paper: without gradients it sees no gain and waits for all; blind=true goes by time"
+    if any("estimator=paper" not in policy for policy in seeing):
+        yield "dbw: without gradients it goes by pace alone, and not by what an update is worth"
 
 
 class TrainingRow(NamedTuple):

@@ -25,7 +25,7 @@ from paceline.training.layout import Layout, typed, views
 from paceline.training.optimizers import OptimizerSpec, bare_step, make_optimizer
 from paceline.training.pieces import Piece, load_exactly, load_state, pieces_of, state_dict_of, tell_apart, tensors_of
 from paceline.training.rates import Rates
-from paceline.training.scaling import NOISE_SIZED, scaled_options, scaling_for
+from paceline.training.scaling import NOISE_SIZED, edge_of, scaled_options, scaling_for
 from paceline.training.schedule import Figure
 from paceline.training.stale import Correction, Partition, blocks_of, partition_of
 from paceline.training.stale.handover import hand_over, taken_from
@@ -224,7 +224,7 @@ class ParameterStore:
         """
         if may_be_stale is not None:
             self._follow_policy(may_be_stale, contributions)
-        rate = Rate(self.step_size, self._scaling) if statistics else None
+        rate = Rate(self.step_size, self._scaling, edge_of(self.optimizer)) if statistics else None
         share = sum(contribution.samples for contribution in contributions) / samples_per_round
         absent = absent_in_all(contributions)
         if self._correction is None:

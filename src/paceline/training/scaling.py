@@ -26,6 +26,20 @@ NOISE_SIZED = (
 STEP_IS_KNOWN = (torch.optim.SGD, *NOISE_SIZED)  # how far a lasting gradient moves a parameter
 
 
+def edge_of(optimizer: torch.optim.Optimizer) -> float:
+    """What the step of a lasting gradient, times a curvature, must stay below: beyond it steps grow and grow.
+
+    Gradient descent on L x^2 / 2 is stable up to eta L = 2. A momentum of beta bears 2 (1 + beta), by Nesterov's rule
+    2 (1 + beta) / (1 + 2 beta), and with it a gradient that lasts makes steps of eta / (1 - beta).
+    """
+    group = optimizer.param_groups[0]
+    beta = group["betas"][0] if "betas" in group else group.get("momentum", 0.0)
+    if not 0 < beta < 1:
+        return 2.0
+    ahead = 1 + 2 * beta if group.get("nesterov") else 1.0
+    return float(2 * (1 + beta) / ((1 - beta) * ahead))
+
+
 def scaling_for(kind: type[torch.optim.Optimizer], lr_scaling: str) -> str:
     """What `auto` means for this optimizer."""
     if lr_scaling != "auto":

@@ -34,6 +34,7 @@ class Rate(NamedTuple):
 
     step_size: float | None  # of a full round; None: not known
     lr_scaling: str
+    edge: float  # this step times a curvature must stay below it
 
 
 def combine(contributions: Sequence[Contribution], rate: Rate | None) -> tuple[Tensor, Statistics | None]:
@@ -90,6 +91,7 @@ def _statistics(
         loss=sum(losses) / len(losses) if losses else None,
         learning_rate=rate.step_size,
         lr_scaling=rate.lr_scaling,
+        edge=rate.edge,
     )
 
 

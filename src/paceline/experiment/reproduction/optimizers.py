@@ -24,7 +24,7 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 CLOSE = 0.01  # of BSP's mean accuracy: what we set out to reach
 PACE_KEPT = 0.9  # of the gain in pace
 EVALUATIONS = 20
-POLICIES = ("bsp", "asp", "ssp", "dssp", "elastic-bsp", "buffered", "backup", "dbw")
+POLICIES = ("bsp", "asp", "ssp", "dssp", "elastic-bsp", "buffered", "backup", "dbw:estimator=paper")
 
 
 class Kind(NamedTuple):

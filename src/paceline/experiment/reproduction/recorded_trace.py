@@ -28,7 +28,8 @@ from paceline.runtimes.speeds import Recorded, SpeedModel
 
 PRINTED = "dssp:capped=false,literal_grant=true"
 GATHER = "elastic-bsp:inside=gather"
-CALM = "dbw:window=20,loss_rule=false"
+PRINTED_DBW = "dbw:estimator=paper"
+CALM = f"{PRINTED_DBW},window=20,loss_rule=false"
 REMEMBERING = ["bsp", "asp", "ssp", "elastic-bsp"]  # and `buffered` are run with momentum as well
 ROUND = 512  # samples in a round of all workers, as nearly as batches of whole samples allow
 
@@ -43,7 +44,8 @@ def recorded_trace(request: ExperimentRequest) -> Page:
     whole = f"buffered:size={workers},divide=size"  # an update has as many gradients as a round of BSP
     names = [whole if name == "buffered" else name for name in POLICIES]
     if workers > 1:
-        names += [PRINTED, GATHER, CALM, f"backup:k={max(1, workers * 3 // 4)}", "dbw:blind=true"]
+        names += [PRINTED, GATHER, PRINTED_DBW, CALM, f"{PRINTED_DBW},blind=true"]
+        names += [f"backup:k={max(1, workers * 3 // 4)}"]
     policies = list(dict.fromkeys(names))
     outcomes = request.run("policies", comparison, request.trials(policies))
     target = reached_by_all([outcome for outcome in outcomes if outcome.trial.policy == "bsp"])
@@ -89,7 +91,7 @@ def _claims(rows: dict[str, Row]) -> list[Claim]:
         (PRINTED, "DSSP, as printed, is faster than BSP (Zhao et al. 2019)"),
         ("elastic-bsp", "ElasticBSP is faster than BSP (Zhao et al. 2019)"),
         ("backup", "backup workers are faster than BSP (Chen et al. 2016)"),
-        ("dbw", "DBW is faster than BSP (Xu et al. 2020)"),
+        (PRINTED_DBW, "DBW, as printed, is faster than BSP (Xu et al. 2020)"),
     ):
         if name in rows:
             time = mean_time(rows[name])
