@@ -46,7 +46,7 @@ def test_train_compares_policies_and_leaves_a_run_directory_for_each(tmp_path: P
     assert [re.sub(r"^\d+-\d+-", "", each.name) for each in directories] == ["digits-bsp", "digits-asp"]
     for each in directories:
         found = {path.name for path in each.iterdir()}
-        assert found == {"config.json", "trace.jsonl", "metrics.jsonl", "summary.json", "checkpoints"}
+        assert found == {"config.json", "trace.jsonl", "metrics.jsonl", "summary.json", "checkpoints", "report.html"}
         assert first_difference(Trace(each / "trace.jsonl")) is None
         assert str(each.relative_to(tmp_path)) in done.stderr
 
