@@ -48,7 +48,14 @@ def test_train_compares_policies_and_leaves_a_run_directory_for_each(tmp_path: P
         found = {path.name for path in each.iterdir()}
         boards = {name for name in found if name.startswith("events.out.tfevents.")}
         assert len(boards) == 1  # because TensorBoard is installed here
-        assert found - boards == {"config.json", "trace.jsonl", "metrics.jsonl", "summary.json", "checkpoints"}
+        assert found - boards == {
+            "config.json",
+            "trace.jsonl",
+            "metrics.jsonl",
+            "summary.json",
+            "checkpoints",
+            "report.html",
+        }
         assert first_difference(Trace(each / "trace.jsonl")) is None
         assert str(each.relative_to(tmp_path)) in done.stderr
 

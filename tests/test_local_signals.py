@@ -198,7 +198,7 @@ def test_a_run_that_is_asked_to_end_writes_everything_and_leaves_nothing(
     assert (session.launcher.returncode, errors) == (INTERRUPTED, "")
     run = session.directory / "run"
     assert {each.name for each in run.iterdir()} == {
-        *("checkpoints", "config.json", "metrics.jsonl", "summary.json", "trace.jsonl")
+        *("checkpoints", "config.json", "metrics.jsonl", "report.html", "summary.json", "trace.jsonl")
     }
     trace = Trace(run / "trace.jsonl")
     assert first_difference(trace) is None
