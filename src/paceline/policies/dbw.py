@@ -5,7 +5,7 @@ Paper: C. Xu, G. Neglia, N. Sebastianelli, Dynamic backup workers for parallel m
 
 `estimator`: what progress per second is.
 - `paper`: as printed, the gain G(k) of the next update over the time T(h, k) until it can be made, from the latest few
-  updates (paceline.policies.printed_dbw). In our runs it takes 1.2 to 2.5 times as long as the best static k: a small k
+  updates (paceline.policies.printed_dbw). In our runs it takes 1.1 to 2.9 times as long as the best static k: a small k
   leaves few workers for the update after it, and gains estimated so are mostly noise.
 - `long-run`: as many updates per second as k makes if it stays, times what an update of k gradients is worth
   (paceline.policies.long_run): our own.
