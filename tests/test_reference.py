@@ -61,8 +61,8 @@ POLICIES = {
     ),
     "backup": combinations("backup", k=("-", 1, 2, 3, 4, 5, 6), late=("-", *LATE)),
     "dbw": [
-        *combinations("dbw", late=("-", *LATE), learning_rate=("-", 0.1)),
-        *combinations("dbw", rate=("fixed",), window=(20,), loss_rule=FLAGS, memory=(5,)),
+        *combinations("dbw", estimator=("paper",), late=("-", *LATE), learning_rate=("-", 0.1)),
+        *combinations("dbw", estimator=("paper",), rate=("fixed",), window=(20,), loss_rule=FLAGS, memory=(5,)),
     ],
     "buffered": [
         *combinations("buffered", size=("-", 1, 2, 3, 7), max_staleness=("-", "none", 0, 1, 2)),
@@ -115,7 +115,13 @@ def test_all_parameters_keep_the_time_of_the_reference(name: str, intervals: tup
 
 
 @pytest.mark.parametrize("intervals", [(1000, 1913), (700, 1000, 1301, 3011)], ids=str)
-@pytest.mark.parametrize("policy", [*POLICIES, "dssp:capped=false,wait=next", "elastic-bsp:monitoring=first"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(name for name in POLICIES if name != "dbw"),
+        *("dbw:estimator=paper", "dssp:capped=false,wait=next", "elastic-bsp:monitoring=first"),
+    ],
+)
 def test_a_long_run_keeps_the_time_of_the_reference(policy: str, intervals: tuple[int, ...]) -> None:
     assert difference(policy, intervals, 1_000_000) == {}
 
@@ -145,7 +151,8 @@ def random_parameters(name: str, workers: int) -> st.SearchStrategy[dict[str, ob
         "dbw": {"late": late},
         "buffered": {"size": st.integers(1, 8), "max_staleness": st.integers(0, 4) | st.just("none")},
     }
-    others = st.fixed_dictionaries({}, optional=optional.get(name, {}))
+    given = {"estimator": st.just("paper")} if name == "dbw" else {}  # the reference has no other
+    others = st.fixed_dictionaries(given, optional=optional.get(name, {}))
     return st.builds(lambda some, more: some | more, limits, others) if name == "dssp" else others
 
 

@@ -50,11 +50,15 @@ class PerfettoTrace(Observer):
         self._pending: dict[Gradient, GradientArrived] = {}
         self._updates = 0
         self._waiting = self._shown_waiting = 0  # workers
+        self._left_waiting: dict[int, str] = {}  # who waits from just now on, and why: the same moment may release them
+        self._since = -math.inf
         self._rate_since, self._rate_samples = 0.0, 0
 
     # -- the trace --
 
     def observe(self, record: Record) -> None:
+        if record.now > self._since:
+            self._begin_waits()
         released = {command.worker for command in record.commands if isinstance(command, SendParameters)}
         self._note(record, released)
         for command in record.commands:
@@ -70,9 +74,18 @@ class PerfettoTrace(Observer):
                     self._pending.pop(gradient, None)
                     arguments: dict[str, Value] = {"gradient": str(gradient), "reason": reason}
                     self._packets.instant(SERVER, record.now, "discards", arguments, [_flow(gradient)])
+        self._show_waiting(record.now)
+
+    def _begin_waits(self) -> None:
+        waits, self._left_waiting = self._left_waiting, {}
+        for worker, reason in waits.items():
+            self._begin(worker, WAITS, self._since, {"reason": reason})
+        self._show_waiting(self._since)
+
+    def _show_waiting(self, now: float) -> None:
         if self._waiting != self._shown_waiting:
             self._shown_waiting = self._waiting
-            self._count("waiting workers", record.now, self._waiting)
+            self._count("waiting workers", now, self._waiting)
 
     def _note(self, record: Record, released: Collection[int]) -> None:
         now = record.now
@@ -103,8 +116,10 @@ class PerfettoTrace(Observer):
                 self._packets.instant(FIRST_WORKER + worker, record.now, "is silent", reason)
             case PolicyChanged(policy):
                 self._packets.instant(SERVER, record.now, f"policy: {policy}", {})
-                for worker in [worker for worker, at in self._workers.items() if at == WAITS]:
-                    self._begin(worker, WAITS, record.now, {"reason": record.reason})
+                waiting = [worker for worker, at in self._workers.items() if at == WAITS] + list(self._left_waiting)
+                for worker in waiting:
+                    self._end(worker, record.now, {})
+                    self._left_waiting[worker], self._since = record.reason, record.now
             case WentBack():
                 reason = {"reason": str(record.event)}
                 self._packets.instant(SERVER, record.now, "goes back to a checkpoint", reason)
@@ -124,7 +139,7 @@ class PerfettoTrace(Observer):
         arguments: dict[str, Value] = {"clock": clock, "version": event.version, "samples": event.samples}
         self._end(worker, record.now, arguments if event.loss is None else {**arguments, "loss": event.loss})
         if worker not in released:
-            self._begin(worker, WAITS, record.now, {"reason": record.reason})
+            self._left_waiting[worker], self._since = record.reason, record.now
 
     def _begin(self, worker: int, name: str, now: float, arguments: Mapping[str, Value] | None = None) -> None:
         if worker not in self._workers:  # the trace does not say that it joined
@@ -136,6 +151,7 @@ class PerfettoTrace(Observer):
         self._waiting += name == WAITS
 
     def _end(self, worker: int, now: float, arguments: Mapping[str, Value]) -> None:
+        self._left_waiting.pop(worker, None)
         if at := self._workers.get(worker):
             self._packets.end(FIRST_WORKER + worker, now, arguments)
             self._workers[worker] = ""
@@ -185,6 +201,8 @@ class PerfettoTrace(Observer):
     # -- the end --
 
     def close(self, end: float) -> None:
+        if end > self._since:
+            self._begin_waits()
         for worker in self._workers:
             self._end(worker, end, {})
 
