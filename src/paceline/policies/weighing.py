@@ -1,8 +1,8 @@
 """Which of several policies suits a group: the least stale of those that are about as good as the best.
 
-Staleness is told in rounds, a gradient of every worker each. Worth of a candidate: the gradients per second that count.
-An update of more gradients than the group has workers counts
-as one of so many, because the learning rate is that of a round at most.
+Staleness is told in rounds, a gradient of every worker each. The worth of a candidate is the gradients per second that
+count. An update of more gradients than the group has workers counts as one of so many, because the learning rate is
+that of a round at most.
 """
 
 from __future__ import annotations
