@@ -67,4 +67,4 @@ def train(worker: paceline.Worker) -> None:
 
 
 if __name__ == "__main__":
-    paceline.launch(train, workers=4, policy="elastic-bsp", epochs=EPOCHS)
+    paceline.launch(train, workers=4, epochs=EPOCHS)

@@ -39,6 +39,6 @@ def evaluate(state: dict[str, torch.Tensor]) -> float:
 
 
 if __name__ == "__main__":
-    result = paceline.launch(train, workers=2, policy="elastic-bsp", epochs=3, slowdown={1: 3.0}, evaluate=evaluate)
+    result = paceline.launch(train, workers=2, epochs=3, slowdown={1: 3.0}, evaluate=evaluate)
     print(f"{result.summary.iterations_per_second:.0f} iterations/s, {result.summary.waiting_share:.0%} waiting")
     print(f"accuracy {result.evaluations[-1].figures['accuracy']:.1%} after {result.samples} samples")

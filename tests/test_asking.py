@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from group import Group
+from lifecycle_group import LifecycleGroup
 from record_keeper import RecordKeeper
 
-from paceline.core.coordinator import Coordinator, State
+from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Answered, Ask, Decision, Event, GradientArrived
 from paceline.core.progress import Progress
@@ -18,7 +19,7 @@ from paceline.core.questions import Answer, Costs, Question
 from paceline.core.state import kept
 from paceline.experiment.foresight import foresee, thinker
 from paceline.experiment.simulation import Simulation, simulate
-from paceline.lifecycle.lifecycle import Lifecycle
+from paceline.lifecycle.messages import BeginGroup
 from paceline.policies.asp import ASP
 from paceline.policies.recent_times import LATEST, MOST_TIMES, RecentTimes
 from paceline.recording.replay import first_difference, replay
@@ -126,6 +127,13 @@ def test_a_question_has_the_latest_times_of_every_member_without_waits() -> None
     assert curious.times.of(0) == ()
 
 
+def test_a_worker_that_is_late_counts_by_what_it_has_taken_so_far_unless_it_took_longer_before() -> None:
+    group, curious = curious_group()
+    progress, now = group.coordinator.progress, group.now + 1.5  # worker 0 has been at it for 2.5 s, worker 1 for 1.5 s
+    asked = curious.times.question(["asp"], progress, 20, now=now, late=(0, 1))
+    assert asked is not None and asked.times == ((2.5,), (2.0, 2.0, 2.0, 2.0))
+
+
 def test_a_question_of_a_thousand_workers_is_still_a_line_that_one_can_keep() -> None:
     group = Group(Curious())
     policy = group.coordinator.policy
@@ -164,15 +172,21 @@ def test_a_policy_that_takes_over_does_not_hear_what_the_one_before_asked() -> N
 
 
 def test_a_question_outlives_the_server_that_asked_it() -> None:
-    """The state is written down and read again; the next server asks before anything else happens."""
-    group, _ = curious_group()
-    state = msgspec.json.decode(msgspec.json.encode(group.coordinator.state()), type=State)
-    coordinator = Coordinator(Curious())
-    coordinator.resume(state)
-    assert Lifecycle(coordinator, ()).start() == asked_by(group)
-    coordinator.handle(Answered(1, Answer()), 20.0)
-    assert coordinator.policy.heard == [Answer()]  # type: ignore[attr-defined]
-    assert Lifecycle(coordinator, ()).start() == []
+    """The next server asks it again, once somebody has brought a model: before, it could not tell all of it."""
+    group = LifecycleGroup("auto", workers=3)
+    for seat in range(3):
+        group.act("enter", seat)
+    while group.lifecycle.coordinator.asking is None:
+        for seat in range(3):
+            if ("push", seat) in group.actions():
+                group.act("push", seat)
+    asked = group.lifecycle.coordinator.asking
+    group.resume()
+    assert group.lifecycle.coordinator.asking == asked and asked not in group.outputs
+    group.act("enter", 0)
+    assert group.outputs[:2] == [BeginGroup((0,)), asked]
+    group.act("enter", 1)
+    assert asked not in group.outputs
 
 
 # -- in virtual time --

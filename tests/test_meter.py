@@ -9,8 +9,10 @@ import pytest
 
 from paceline.core.questions import Costs, Question
 from paceline.lifecycle.seats import Seat
+from paceline.runtimes.serving.channel import Carried, Channel
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.meter import STEP, Meter
+from paceline.runtimes.serving.wire_meter import Way, WireMeter, least_share
 
 
 class Clock:
@@ -84,3 +86,105 @@ def test_what_was_measured_before_counts_less_with_every_question() -> None:
         meter.update(1, lambda: clock.passes(0.0, "done"))
         meter.push(0, None)
     assert meter.costs.update + meter.costs.gradient == pytest.approx(0.5) and meter.costs.push == pytest.approx(0.05)
+
+
+# -- the wire --
+
+
+@pytest.mark.parametrize(
+    ("ways", "share"),
+    [
+        ([], 0.0),
+        ([(3.0, 3.5)], 0.5),
+        ([(3.0, 3.5), (3.0, 4.0), (3.0, 4.5)], 0.5),  # one after the other
+        ([(3.0, 4.5)] * 3, 0.5),  # all at once, as TCP does it
+        ([(3.0, 4.0), (5.0, 5.5)], 0.5),
+        ([(3.0, 4.0), (3.5, 4.5), (4.5, 5.25)], 0.75),  # never idle, until the last begins
+        ([(3.0, 3.2), (3.0, 3.2), (3.0, 9.0)], 0.1),  # one of them has a slow wire of its own
+    ],
+)
+def test_each_needs_at_most_the_time_in_which_so_many_arrived(ways: list[tuple[float, float]], share: float) -> None:
+    assert least_share(Way(*way) for way in ways) == pytest.approx(share)
+    assert least_share(Way(*way) for way in reversed(ways)) == pytest.approx(share)
+
+
+class Wire(Channel[Any, Any]):
+    """What the system would say of a connection."""
+
+    def __init__(self, *, crosses: bool = True) -> None:
+        super().__init__(-1, -1, Any)
+        self.crosses, self.out, self.gradient = crosses, 0.0, 0.0
+
+    def carried(self) -> Carried | None:
+        return Carried(self.out, self.gradient) if self.crosses else None
+
+
+def rounds(wires: dict[int, Wire], meter: Meter, clock: Clock, out: dict[int, float], back: dict[int, float]) -> None:
+    """Three of BSP: all are released at once, compute for a second, and push."""
+    for _ in range(3):
+        for seat, wire in wires.items():
+            meter.pull(seat, lambda: None)
+            wire.out += out[seat]
+            wire.gradient = back[seat]
+        begun = clock.now
+        for seat in sorted(wires, key=lambda seat: out[seat] + back[seat]):
+            clock.now = begun + out[seat] + 1.0 + back[seat]
+            meter.push(seat, 1.0)
+
+
+def asked(meter: Meter, seats: int, seconds: float) -> Question:
+    question = Question(("asp",), tuple(range(seats)), ((seconds,) * 3,) * seats, 10.0)
+    return meter.complete(question, cast(dict[int, Seat], {seat: SimpleNamespace(index=seat) for seat in range(seats)}))
+
+
+def watched(meter: Meter, seats: int) -> dict[int, Wire]:
+    wires = {seat: Wire() for seat in range(seats)}
+    for seat, wire in wires.items():
+        meter.wire.watch(seat, wire)
+    return wires
+
+
+def test_what_workers_wait_for_each_other_on_a_wire_is_no_part_of_their_iterations() -> None:
+    """Each transfer needs 0.2 s of the wire; four at once need 0.8."""
+    meter, clock, _ = metered()
+    wires = watched(meter, 4)
+    ways = dict.fromkeys(range(4), 0.8)
+    rounds(wires, meter, clock, ways, ways)
+    found = asked(meter, 4, 2.6)
+    assert (
+        found.costs.wire == pytest.approx(0.2) and found.times == ((1.0,) * 3,) * 4
+    )  # which asp would hardly wait for
+
+
+def test_a_slow_wire_of_its_own_is_part_of_a_workers_iterations() -> None:
+    meter, clock, _ = metered()
+    wires = watched(meter, 4)
+    ways = {0: 0.1, 1: 0.1, 2: 0.1, 3: 2.0}
+    rounds(wires, meter, clock, ways, ways)
+    found = asked(meter, 4, 1.2)
+    assert found.costs.wire == pytest.approx(0.1 / 3, rel=1e-3)
+    assert found.times[0] == (1.0,) * 3
+    assert sum(asked(meter, 4, 5.0).times[3]) / 3 == pytest.approx(1 + 4.0 - 0.2)
+
+
+def test_where_somebody_sees_the_servers_memory_the_way_stays_part_of_iterations() -> None:
+    """Nothing is told of the wire then, and nothing is counted twice."""
+    meter, clock, _ = metered()
+    wires = watched(meter, 4)
+    wires[3].crosses = False
+    ways = dict.fromkeys(range(4), 0.8)
+    rounds(wires, meter, clock, ways, ways)
+    found = asked(meter, 4, 2.6)
+    assert found.costs == Costs() and found.times == ((2.6,) * 3,) * 4
+    meter.forget(3)
+    assert meter.costs.wire == pytest.approx(0.8 / 3, rel=1e-3)
+
+
+def test_what_was_not_released_or_has_no_channel_takes_no_time_of_a_wire() -> None:
+    wire = WireMeter()
+    wire.release(0, 1.0)
+    assert wire.push(0) == 0.0
+    wire.watch(0, Wire())
+    assert wire.push(0) == 0.0 and wire.cost == 0.0
+    wire.release(0, 1.0)
+    assert wire.push(0) == 0.0 and wire.cost == 0.0  # too short to be counted

@@ -16,6 +16,7 @@ from paceline.experiment.reproduction import EXPERIMENTS, ExperimentRequest
 from paceline.experiment.reproduction.optimizers import rising
 from paceline.experiment.reproduction.page import Claim, Page, Section, index, table
 from paceline.experiment.reproduction.request import ratio, reached_by_all, rows_by_policy, seconds
+from paceline.experiment.simulation import simulate
 
 TRACE = "worker,iteration,seconds\n" + "".join(
     f"{worker},{iteration},{1 + 0.5 * ((worker + iteration) % 3) + worker}\n"
@@ -101,13 +102,23 @@ def test_every_optimizer_runs_at_the_best_rate_of_bsp_corrected_and_as_it_is(
     module = sys.modules["paceline.experiment.reproduction.optimizers"]
     monkeypatch.setattr(module, "KINDS", module.KINDS[1::2])
     monkeypatch.setattr(module, "FACTORS", (0.5, 1.0))
-    monkeypatch.setattr(module, "POLICIES", ("bsp", "asp", "backup"))
+    monkeypatch.setattr(module, "POLICIES", ("bsp", "asp"))
     page, text = page_of("optimizers")
     assert [claim.text.split(":")[0] for claim in page.claims] == ["momentum, asp"] * 2 + ["AdamW, asp"] * 2
-    assert text.count("| asp, as it is |") == text.count("| asp |") == text.count("| backup |") == 2 * 3 * 2
+    assert text.count("| asp, as it is |") == text.count("| asp |") == 2 * 3 * 2
     assert (
         "momentum, 4 workers, mlp, rate 0." in text and "AdamW, 3 workers, cnn" in text and "the recorded times" in text
     )
+
+
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few policies, for a moment."""
+    module = sys.modules["paceline.experiment.reproduction.autopilot"]
+    monkeypatch.setattr(module, "AUTO", "auto:tried=20")
+    monkeypatch.setattr(module, "FIXED", ("bsp", "backup, 3/4"))
+    monkeypatch.setattr(module, "SECONDS", 5.0)
+    monkeypatch.setattr(module, "TARGET", 0.01)
+    monkeypatch.setattr(module, "SMOOTHED", 1)
 
 
 @pytest.mark.slow
@@ -118,16 +129,27 @@ def test_auto_is_held_against_every_fixed_policy_in_groups_of_all_kinds(
     everything = module.scenarios(ExperimentRequest(False, 1, on_digits(Path()), Path()))
     assert len(everything) >= 14 and len({one.name for one in everything}) == len(everything)
     few = [everything[0], everything[-1]]
-    monkeypatch.setattr(module, "AUTO", "auto:tried=20")
     monkeypatch.setattr(module, "scenarios", lambda request: few)
-    monkeypatch.setattr(module, "FIXED", ("bsp", "backup, 3/4"))
-    monkeypatch.setattr(module, "SECONDS", 5.0)
-    monkeypatch.setattr(module, "TARGET", 0.01)
-    monkeypatch.setattr(module, "SMOOTHED", 1)
+    hurried(monkeypatch)
     page, text = page_of("autopilot")
     assert [claim.text.split(":")[0] for claim in page.claims] == ["pace"] * 4 + ["time"] * 4
     assert "16 workers, the server is the limit" in text and text.count("| **mean** |") == 2
     assert page_of("autopilot")[1] == text
+
+
+@pytest.mark.slow
+def test_groups_that_auto_was_not_built_with_are_drawn_once_and_for_all(
+    page_of: Callable[[str], tuple[Page, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["paceline.experiment.reproduction.unseen_groups"]
+    drawn = module.groups()
+    assert drawn == module.groups() and len({one.name for one in drawn}) == len(drawn) >= 20
+    for one in drawn:
+        simulate("asp", msgspec.structs.replace(one.simulation, duration=5.0))
+    monkeypatch.setattr(module, "GROUPS", 1)
+    hurried(monkeypatch)
+    page, text = page_of("autopilot-unseen")
+    assert len(page.claims) == 6 and "(seeds 200)" in text  # none are as fast as each other
 
 
 @pytest.mark.slow

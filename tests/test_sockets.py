@@ -563,6 +563,30 @@ def test_the_system_says_how_long_a_wire_was_busy() -> None:
     right.close()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_channel_says_for_how_long_a_wire_was_busy_with_it(shared: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    theirs, ours = create(), create()
+    worker: SegmentChannel[Any, Any] = SegmentChannel(ToWorker, theirs, patient=False)
+    server: SegmentChannel[Any, Any] = SegmentChannel(ToServer, ours, patient=False)
+    assert server.carried() is None  # nobody is there yet
+    worker.connect(one, shared=shared)
+    server.connect(other, shared=shared)
+    segment = map_segment(theirs, layout_of(nn.Linear(500, 500)))
+    worker.use(places_in(segment))
+    server.use(places_in(map_segment(ours, segment.layout)))
+    worker.send(Push(1, 1, 0, None, 0.0))
+    assert isinstance(crossed(worker, server), Push)
+    carried = server.carried()
+    assert (carried is None) == shared
+    assert carried is None or (carried.out >= 0.0 and carried.gradient > 0.0)
+    for channel, descriptor in ((worker, theirs), (server, ours)):
+        channel.close()
+        os.close(descriptor)
+
+
 BROKEN = {
     "tensors without a segment": HEADER.pack(PARAMETERS, 0, 8),
     "a message without end": HEADER.pack(0, 2**32 - 1, 0),

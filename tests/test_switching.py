@@ -396,7 +396,7 @@ def test_requests_that_cannot_be_met_are_refused_and_change_nothing() -> None:
     port = SimpleNamespace(aggregation=None)
     requests, others = (Requests(lifecycle, port, None, choose, largest=3) for choose in (policy_for, None))  # type: ignore[arg-type]
     for own in (requests, others):
-        own.attach(Loop(), delivered.append, lambda: bool(over))
+        own.attach(Loop(), delivered.append, lambda: bool(over), lambda: False)
     refusals = [requests._answer(Scale(0)), requests._answer(Scale(1)), requests._answer(SwitchRequest("asp"))]
     assert [refusal.reason for refusal in refusals if isinstance(refusal, Refused)] == [
         "0 workers: there must be at least 1",

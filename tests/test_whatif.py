@@ -85,6 +85,7 @@ def test_the_recommendation_names_the_policy_its_gain_and_why(recorded: Trace) -
         == "stay with ssp: no other policy would use over 0% more gradients in the same time"
     )
     assert recommendation(same, "another").startswith("take bsp: its workers would wait 0%")
+    assert recommendation(same, "bsp").startswith("stay with bsp: its workers would wait 0%")
 
 
 def test_the_policy_of_the_run_is_recognised_however_it_was_written(

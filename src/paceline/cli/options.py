@@ -20,7 +20,7 @@ SimulatedWorkers: TypeAlias = Annotated[
 ]
 Policies: TypeAlias = Annotated[
     list[str] | None,
-    Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it to compare. Default: bsp."),
+    Option("--policy", "-p", help="A policy such as ssp:staleness=3; repeat it to compare. Default: auto."),
 ]
 Seed: TypeAlias = Annotated[int, Option(help="Decides the order of the data and all random numbers.")]
 Epochs: TypeAlias = Annotated[

@@ -12,13 +12,14 @@ from typer import Argument, Option
 from paceline.cli import options
 from paceline.cli.arguments import policy_names
 from paceline.core.errors import ConfigurationError
+from paceline.policies import DEFAULT
 
 
 def profile_command(
     script: Annotated[Path, Argument(help="A Python file with train(worker).")],
     arguments: Annotated[list[str] | None, Argument(help="For the script, after --; they are in its sys.argv.")] = None,
     workers: options.Workers = "2",
-    policy: Annotated[str, Option("--policy", "-p", help="A policy such as ssp:staleness=3.")] = "bsp",
+    policy: Annotated[str, Option("--policy", "-p", help="A policy such as ssp:staleness=3.")] = DEFAULT,
     seconds: Annotated[float, Option(help="How long the workers run.")] = 20.0,
     slow: options.Slow = None,
     speed: options.Speed = None,

@@ -22,11 +22,11 @@ def reproduce_command(
         str,
         Argument(
             help="elasticbsp-table2, elasticbsp-curves, dssp-table1, dbw-static, optimizers, optimizers-unseen,"
-            " autopilot, trace; list: what each is."
+            " autopilot, autopilot-unseen, trace; list: what each is."
         ),
     ],
     full: Annotated[bool, Option("--full", help="At the paper's size, which takes days on a CPU.")] = False,
-    seeds: Annotated[int | None, Option(help="Runs of each policy. Default: 3.")] = None,
+    seeds: Annotated[int | None, Option(help="Runs of each policy. Default: the experiment's own, mostly 3.")] = None,
     data: Annotated[
         Path | None, Option(help="Where the data set is. Default: Debian's package, or downloaded.")
     ] = None,

@@ -10,6 +10,7 @@ from typer import Argument, Context
 from paceline.cli import options
 from paceline.cli.arguments import policy_names
 from paceline.core.errors import ConfigurationError
+from paceline.policies import DEFAULT
 
 
 def run_command(
@@ -68,7 +69,7 @@ def run_command(
     assert script is not None
     request = TrainingRequest(
         name=script.stem,
-        policies=policy_names(policy or ["bsp"]),
+        policies=policy_names(policy or [DEFAULT]),
         group=options.group_from(workers, slow, speed, intervals, trace, device, restart, patience),
         epochs=epochs,
         steps=steps,

@@ -10,6 +10,7 @@ from typer import Argument, Context, Option
 from paceline.cli import options
 from paceline.cli.arguments import policy_names
 from paceline.core.errors import ConfigurationError
+from paceline.policies import DEFAULT
 
 
 def train_command(
@@ -80,7 +81,7 @@ def train_command(
     limited = any(limit is not None for limit in (epochs, steps, samples, budget))
     request = TrainingRequest(
         name=task,
-        policies=policy_names(policy or ["bsp"]),
+        policies=policy_names(policy or [DEFAULT]),
         group=options.group_from(workers, slow, speed, intervals, trace, device, restart, patience),
         epochs=epochs if limited else settings.epochs,
         steps=steps,

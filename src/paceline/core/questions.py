@@ -28,15 +28,17 @@ class Question(msgspec.Struct, frozen=True, array_like=True, gc=False):
     horizon: float  # for how long to try each of them, in the same unit
     costs: Costs = NO_COSTS  # whoever is asked knows them, or not; and the next as well
     corrected: bool = True  # whether stale gradients are made up for
+    samples: tuple[int, ...] = ()  # of each worker: in one gradient; none: all have as many
 
 
 class Prospect(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one candidate would make of it in the long run."""
+    """What one candidate would make of it in the long run. Where gradients have not as many samples, each counts by its
+    own: pace is told in gradients of their mean over the workers."""
 
     policy: str
     pace: float  # gradients that become part of updates, per second
-    staleness: float  # their mean
-    discarded: float  # of all gradients, the share that is thrown away
+    staleness: float  # of gradients, their mean
+    discarded: float  # of all samples, the share that is thrown away
     waiting: float  # the share of the workers' time
     updates: float  # per second
     server: float = 0.0  # the share of the time for which it is busy
@@ -47,3 +49,8 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     seconds: float = 0.0  # of a processor that it took; in virtual time none
     costs: Costs = NO_COSTS  # that were reckoned with
     corrected: bool = True  # whether stale gradients are made up for, where a policy applies them
+
+
+def short(value: float) -> float:
+    """So many digits as mean anything: a question and its answer are lines of the trace."""
+    return float(f"{value:.4g}")

@@ -25,7 +25,7 @@ from paceline.core.messages import (
     GradientArrived,
     SendParameters,
 )
-from paceline.core.questions import NO_COSTS, Answer, Costs, Prospect, Question
+from paceline.core.questions import NO_COSTS, Answer, Costs, Prospect, Question, short
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
 from paceline.recording.observer import Observer
@@ -60,9 +60,15 @@ def _prospect(candidate: str, question: Question) -> Prospect | None:
     speeds = [Recorded(times) for times in question.times]
     workers = [SimulatedWorker(number, _shuffled(times, str(number))) for number, times in enumerate(question.times)]
     end = min(question.horizon, MOST_PUSHES / sum(1 / speed.mean for speed in speeds))
-    tally = Tally(end * SETTLING)
+    tally = Tally(end * SETTLING, _weights(question.samples))
     simulator = try_out(policy, workers, [tally], min(speed.mean for speed in speeds), end, question.costs)
     return tally.prospect(candidate, len(workers), end, simulator)
+
+
+def _weights(samples: Sequence[int]) -> Sequence[float]:
+    """Of each worker's gradients, in those of the mean size; none: all count the same."""
+    mean = sum(samples) / max(1, len(samples))
+    return [own / mean for own in samples]
 
 
 def _shuffled(times: Sequence[float], seed: str) -> Draw:
@@ -130,12 +136,14 @@ class _Rate:
 class Tally(Observer):
     """Counts what happens after a time. A whole summary of a run would take longer than the run."""
 
-    def __init__(self, begin: float) -> None:
-        self._begin = begin
+    def __init__(self, begin: float, weights: Sequence[float] = ()) -> None:
+        """`weights`: as how many gradients one of each worker counts; none: as one."""
+        self._begin, self._weights = begin, weights
         self._versions: dict[Gradient, int] = {}  # that gradients without a fate were computed on
         self._waits: dict[int, float] = {}  # since when
         self._version = 0
-        self._updates = self._used = self._discarded = self._staleness = 0
+        self._updates = self._gradients = self._staleness = 0
+        self._used = self._discarded = 0.0
         self._waited = 0.0
         self._rates: dict[int, _Rate] = {}  # by worker
 
@@ -155,15 +163,19 @@ class Tally(Observer):
                 self._apply(command.gradients, now, counts)  # type: ignore[union-attr]
             elif kind is DiscardGradient:
                 del self._versions[command.gradient]  # type: ignore[union-attr]
-                self._discarded += counts
+                self._discarded += counts * self._weight(command.gradient.worker)  # type: ignore[union-attr]
+
+    def _weight(self, worker: int) -> float:
+        return self._weights[worker] if self._weights else 1.0
 
     def _apply(self, gradients: Sequence[Gradient], now: float, counts: bool) -> None:
         versions = [self._versions.pop(gradient) for gradient in gradients]
         if counts:
             self._updates += 1
-            self._used += len(versions)
+            self._gradients += len(versions)
             self._staleness += self._version * len(versions) - sum(versions)
             for gradient in gradients:
+                self._used += self._weight(gradient.worker)
                 rate = self._rates.get(gradient.worker)
                 if rate is None:
                     self._rates[gradient.worker] = _Rate(now)
@@ -174,21 +186,17 @@ class Tally(Observer):
     def prospect(self, candidate: str, workers: int, end: float, simulator: Simulator) -> Prospect:
         seconds = end - self._begin
         waited = self._waited + sum(end - max(since, self._begin) for since in self._waits.values())
-        fates, pace = self._used + self._discarded, sum(rate.per_second(seconds) for rate in self._rates.values())
+        fates = self._used + self._discarded
+        pace = sum(self._weight(worker) * rate.per_second(seconds) for worker, rate in self._rates.items())
         return Prospect(
             candidate,
-            _short(pace),
-            _short(self._staleness / self._used if self._used else 0.0),
-            _short(self._discarded / fates if fates else 0.0),
-            _short(waited / (seconds * workers)),
-            _short(pace * self._updates / self._used if self._used else 0.0),
-            _short(simulator.server.busy / end if isinstance(simulator, CostlySimulator) else 0.0),
+            short(pace),
+            short(self._staleness / self._gradients if self._gradients else 0.0),
+            short(self._discarded / fates if fates else 0.0),
+            short(waited / (seconds * workers)),
+            short(pace * self._updates / self._used if self._used else 0.0),
+            short(simulator.server.busy / end if isinstance(simulator, CostlySimulator) else 0.0),
         )
-
-
-def _short(value: float) -> float:
-    """So many digits as mean anything: an answer is a line of the trace."""
-    return float(f"{value:.4g}")
 
 
 # -- a process of its own --
@@ -205,6 +213,6 @@ def serve() -> None:
     decode, encode = msgspec.json.Decoder(Ask).decode, msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
         asked, begun = decode(line), time.process_time()
-        answer = msgspec.structs.replace(foresee(asked.question), seconds=_short(time.process_time() - begun))
+        answer = msgspec.structs.replace(foresee(asked.question), seconds=short(time.process_time() - begun))
         sys.stdout.buffer.write(encode(Answered(asked.number, answer)) + b"\n")
         sys.stdout.buffer.flush()

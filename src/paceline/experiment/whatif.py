@@ -134,7 +134,7 @@ def recommendation(summaries: Sequence[Summary], recorded: str) -> str:
     present = next((summary for summary in summaries if summary.policy == recorded), None)
     why = f"its workers would wait {best.waiting_share:.0%} of their time, mean staleness {best.mean_staleness:.2f}"
     if present is None or present is best:
-        return f"take {best.policy}: {why}"
+        return f"{'take' if present is None else 'stay with'} {best.policy}: {why}"
     gain = useful[best.policy] / useful[present.policy] if useful[present.policy] else float("inf")
     if gain < 1 / AS_GOOD_AS_THE_BEST:
         more = max(0.0, gain - 1)

@@ -25,6 +25,7 @@ POLICIES: dict[str, type[Policy]] = {
     "buffered": Buffered,
     "auto": Auto,
 }
+DEFAULT = "auto"  # of runs whose user named none
 
 
 def policy(text: str) -> Policy:
@@ -32,4 +33,4 @@ def policy(text: str) -> Policy:
     return build(text, POLICIES, "policy")
 
 
-__all__ = ["POLICIES", "Policy", "policy"]
+__all__ = ["DEFAULT", "POLICIES", "Policy", "policy"]

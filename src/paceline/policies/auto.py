@@ -17,6 +17,7 @@ best it takes the one whose gradients are freshest (paceline.policies.weighing),
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import msgspec
@@ -36,13 +37,15 @@ from paceline.core.questions import Answer
 from paceline.core.spec import parameter
 from paceline.core.state import kept
 from paceline.policies.base import Policy
+from paceline.policies.batches import Batches
 from paceline.policies.bsp import BSP
 from paceline.policies.loss_watch import LossWatch
 from paceline.policies.recent_times import lasting
 from paceline.policies.rests import JUDGED, Rests
 from paceline.policies.vigil import LATELY, Vigil
-from paceline.policies.weighing import candidates, choose
+from paceline.policies.weighing import candidates, choose, scatter_of, shares
 
+DEVIATIONS = 2.0  # of what is measured, which may be chance
 LEAST_ROUNDS = 40  # for which a candidate is tried, in however large a group
 
 
@@ -81,9 +84,12 @@ class Auto(Policy):
     tried: int = parameter(800, "pushes for which each candidate is tried in the simulator", least=10, most=100_000)
 
     _asked: bool = kept(False)  # and there is no answer yet
-    _used: int = kept(0)  # gradients, since the last answer
+    _about: list[int] = kept(factory=list)  # workers, of the latest question
+    _used: float = kept(0.0)  # gradients, since the last answer; as many as their samples make up
     _since: float = kept(0.0)  # when that came
+    _shares: dict[str, float] = kept(factory=dict)  # what candidates were worth by the last answer, beside the best
     _thin: bool = kept(False)  # the question went by so few iterations that the next answer may be another one
+    _batches: Batches = kept(factory=Batches)
     _vigil: Vigil = kept(factory=Vigil)
     _rests: Rests = kept(factory=Rests)
     _loss: LossWatch = kept(factory=LossWatch)
@@ -115,8 +121,9 @@ class Auto(Policy):
             case _:
                 self._watch(event, progress, now)
         decision = self._inner.decide(event, progress, now)
-        self._rests.applied += len(decision.apply)
-        self._used += len(decision.apply)
+        used = self._batches.weight(decision.apply)
+        self._rests.applied += used
+        self._used += used
         late = self._vigil.late(progress, now)
         self._look_at = None if self._asked else self._vigil.overdue_at(progress)
         wanted = self._rests.may_ask(now, at_once=self._vigil.sees_others(progress)) or (
@@ -129,10 +136,12 @@ class Auto(Policy):
     def _watch(self, event: Event, progress: Progress, now: float) -> None:
         if isinstance(event, GradientArrived):
             workers = len(progress.members)
+            self._batches.observe(event)
             self._vigil.observe(event, progress, now)
             self._rests.push(workers, now)
             self._vigil.other |= self._loss.observe(event.loss, workers)
         elif isinstance(event, WorkerLeft):
+            self._batches.forget(event.worker)
             self._vigil.forget(event.worker)
 
     def _ask(self, decision: Decision, progress: Progress, now: float, late: tuple[int, ...]) -> Decision:
@@ -141,19 +150,34 @@ class Auto(Policy):
         if question is None:
             return decision
         question = lasting(question, max(self.tried, LEAST_ROUNDS * len(progress.members)))
-        self._asked, self._look_at = True, None
+        self._asked, self._about, self._look_at = True, list(question.workers), None
         self._thin = sum(map(len, question.times)) < LATELY * len(question.workers)
         self._vigil.note_asked(progress)
         self._rests.ask()
+        question = msgspec.structs.replace(question, samples=self._batches.of(question.workers))
         return msgspec.structs.replace(decision, ask=question)
 
     def _weigh(self, answer: Answer, progress: Progress, now: float) -> Decision:
-        measured = self._used / (now - self._since) if self._used >= JUDGED * len(progress.members) else None
-        self._asked, self._used, self._since = False, 0, now
+        # So much more it might have been: iterations that vary by themselves end now earlier and now later.
+        by_chance = DEVIATIONS * self._vigil.noise * sqrt(self._used)
+        enough = self._used >= JUDGED * len(progress.members)
+        measured = (self._used + by_chance) / (now - self._since) if enough and now > self._since else None
+        self._asked, self._used, self._since = False, 0.0, now
         self._rests.hear(answer.seconds)
         workers, present = len(progress.members), str(self._inner)
+        if self._about != list(progress.members):  # it is about another group, and asks again soon
+            return NOTHING
         only_fresh = not answer.corrected or self._loss.avoid > 0
-        choice = choose(answer, present, workers, self.slack, only_fresh=only_fresh, measured=measured)
+        before, self._shares = self._shares, shares(answer, workers)
+        choice = choose(
+            answer,
+            present,
+            workers,
+            self.slack,
+            only_fresh=only_fresh,
+            measured=measured,
+            scatter=scatter_of(before, self._shares, self.slack),
+        )
         if choice is None or choice.policy == present:
             self._rests.stay()
             return NOTHING

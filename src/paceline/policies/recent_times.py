@@ -1,11 +1,11 @@
 """What the workers' latest iterations took: what a question about other policies goes by.
 
-An iteration runs from a worker's release to its push, so that no wait of one policy leaks into the prospects of others.
+The times of DBW (round_trips.py) are another thing: it asks about few of each worker, some of them cut short by itself,
+and makes more of them than was seen; here there are enough of each worker to be asked about as they are.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from statistics import fmean
 
@@ -13,39 +13,21 @@ import msgspec
 
 from paceline.core.messages import GradientArrived
 from paceline.core.progress import Progress
-from paceline.core.questions import Question
+from paceline.core.questions import Question, short
+from paceline.policies.latest import MOST_TIMES, Latest, seconds_of
 
 LATEST = 32  # iterations that are kept of each worker
-MOST_TIMES = 4_096  # in one question, which is a line of the trace; never less than one of each worker
 
 
-class RecentTimes:
+class RecentTimes(Latest[float]):
     def __init__(self) -> None:
-        self._seen: dict[int, deque[float]] = {}
+        super().__init__(float, LATEST)
 
     def observe(self, event: GradientArrived, progress: Progress, now: float) -> None:
         """Of a gradient that progress already contains."""
-        worker = event.gradient.worker
-        member = progress.members[worker]
-        seconds = now - member.released_at
-        if seconds > 0 and not member.came_late:
-            seen = self._seen.get(worker)
-            if seen is None:
-                seen = self._seen[worker] = deque(maxlen=LATEST)
-            seen.append(seconds)
-
-    def forget(self, worker: int) -> None:
-        self._seen.pop(worker, None)
-
-    def keep_only(self, worker: int, latest: int) -> None:
-        """Those before were of another time."""
-        seen = self._seen[worker]
-        while len(seen) > latest:
-            seen.popleft()
-
-    def of(self, worker: int) -> Sequence[float]:
-        """Oldest first; none: nothing is known."""
-        return self._seen.get(worker, ())
+        seconds = seconds_of(event, progress, now)
+        if seconds is not None and seconds > 0:
+            self.note(event.gradient.worker, seconds)
 
     def question(
         self,
@@ -62,38 +44,27 @@ class RecentTimes:
         members of which it alone counts.
         """
         members = list(progress.members)
-        known = [fmean(self._seen[worker]) for worker in members if worker in self._seen]
+        known = [fmean(self.of(worker)) for worker in members if worker in self]
         if not known:
             return None
-        each = max(1, MOST_TIMES // len(members))
+        each = max(1, MOST_TIMES // len(members))  # however many there are
         typical = fmean(known)  # of one that joined just now
         found = []
         for worker, member in progress.members.items():
             own = list(self.of(worker))[-each:]
             elapsed = 0.0 if now is None or member.waiting else now - member.released_at
-            if worker in late and elapsed > 0:
+            if worker in late and elapsed > max(own, default=0.0):  # else it is no longer than it was before
                 own = [elapsed]
             elif not own:
                 own = [max(typical, elapsed)]
             elif elapsed > max(own):
                 own.append(elapsed)
             found.append(own)
-        times = tuple(tuple(map(_short, own)) for own in found)
-        return Question(tuple(candidates), tuple(members), times, _short(rounds * max(map(fmean, found))))
-
-    def state(self) -> dict[str, list[float]]:
-        return {str(worker): list(seen) for worker, seen in self._seen.items()}
-
-    def resume(self, state: dict[str, list[float]]) -> None:
-        self._seen = {int(worker): deque(seen, maxlen=LATEST) for worker, seen in state.items()}
+        times = tuple(tuple(map(short, own)) for own in found)
+        return Question(tuple(candidates), tuple(members), times, short(rounds * max(map(fmean, found))))
 
 
 def lasting(question: Question, pushes: float) -> Question:
     """The same for as long as so many pushes take where nobody waits."""
     rate = sum(len(times) / sum(times) for times in question.times)
-    return msgspec.structs.replace(question, horizon=_short(pushes / rate))
-
-
-def _short(seconds: float) -> float:
-    """So many digits as a measured time has."""
-    return float(f"{seconds:.4g}")
+    return msgspec.structs.replace(question, horizon=short(pushes / rate))

@@ -29,7 +29,7 @@ class Rests:
     spent: float = kept(0.0)  # seconds of a processor, by questions
     began: float | None = kept(None)  # when the first push came
     promised: float | None = kept(None)  # gradients per second, by the last change, while it is to be judged
-    applied: int = kept(0)  # gradients since then
+    applied: float = kept(0.0)  # gradients since then; as many as their samples make up
     since: float = kept(0.0)  # when that was
 
     def push(self, workers: int, now: float) -> None:
@@ -73,7 +73,7 @@ class Rests:
         """`at_rest`: until the next change; otherwise that may come with the next answer."""
         self.between_questions = float(SHORTEST)
         if at_rest:
-            self.changed, self.applied, self.promised, self.since = 0.0, 0, promised, now
+            self.changed, self.applied, self.promised, self.since = 0.0, 0.0, promised, now
 
     def state(self) -> dict[str, Any]:
         return state_of(self)

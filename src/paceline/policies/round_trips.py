@@ -8,14 +8,15 @@ things are known:
   with the mean that fits all times, whole and cut, best; a worker that never finishes is so believed to be ever slower.
 Few times of each worker differ by chance as well. So how they vary is taken from all workers, and what a worker needs
 on average lies as far from the others' mean as is more than chance (James and Stein 1961).
+
+The times of `auto` (recent_times.py) are another thing: whole iterations under whatever policy is in force, enough of
+each worker to stand for it, which are asked about as they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,10 +24,10 @@ import numpy.typing as npt
 
 from paceline.core.messages import GradientArrived
 from paceline.core.progress import Progress
-from paceline.core.questions import Question
+from paceline.core.questions import Question, short
+from paceline.policies.latest import MOST_TIMES, Latest, seconds_of
 
 RECENT = 16  # typical iterations for which times count
-MOST_TIMES = 4_096  # in one question, which is a line of the trace
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, less whole numbers, lie evenly between 0 and 1
 LEAST_EACH = 8  # times of one worker in a question, however many workers there are
 
@@ -37,32 +38,30 @@ class Trip(msgspec.Struct, array_like=True):
     cut: bool = False  # interrupted, so that it would have taken longer
 
 
-class RoundTrips:
+class RoundTrips(Latest[Trip]):
     def __init__(self) -> None:
-        self._seen: dict[int, deque[Trip]] = {}
+        super().__init__(Trip, 2 * RECENT)
 
     def observe(self, event: GradientArrived, progress: Progress, now: float) -> None:
         """Of a gradient that progress already contains."""
         member = progress.members[event.gradient.worker]
-        if not member.came_late and event.version == member.version:  # else it was interrupted too late
-            self._note(member.worker, Trip(now, now - member.released_at))
+        seconds = seconds_of(event, progress, now)
+        if seconds is not None and event.version == member.version:  # else it was interrupted too late
+            self._add(member.worker, Trip(now, seconds))
 
     def interrupt(self, workers: Sequence[int], progress: Progress, now: float) -> None:
         """These are about to begin anew."""
         for worker in workers:
-            self._note(worker, Trip(now, now - progress.members[worker].released_at, cut=True))
+            self._add(worker, Trip(now, now - progress.members[worker].released_at, cut=True))
 
-    def forget(self, worker: int) -> None:
-        self._seen.pop(worker, None)
-
-    def _note(self, worker: int, trip: Trip) -> None:
+    def _add(self, worker: int, trip: Trip) -> None:
         if trip.seconds > 0:
-            self._seen.setdefault(worker, deque(maxlen=2 * RECENT)).append(trip)
+            self.note(worker, trip)
 
     def question(self, candidates: Sequence[str], progress: Progress, now: float, rounds: float) -> Question | None:
         """What would they make of these times, in so many typical rounds? None: no times are known."""
         workers = list(progress.members)
-        known = [worker for worker in workers if worker in self._seen]
+        known = [worker for worker in workers if worker in self]
         if not known:
             return None
         recent = dict(zip(known, self._recent(known, progress, now), strict=True))
@@ -73,12 +72,12 @@ class RoundTrips:
         times = []
         for number, worker in enumerate(workers):
             own = mean.get(worker, middle) * dealt(shapes, number, len(workers))[:each]
-            times.append(tuple(float(f"{seconds:.4g}") for seconds in own))
-        return Question(tuple(candidates), tuple(workers), tuple(times), float(f"{rounds * middle:.4g}"))
+            times.append(tuple(map(short, own)))
+        return Question(tuple(candidates), tuple(workers), tuple(times), short(rounds * middle))
 
     def _recent(self, workers: Sequence[int], progress: Progress, now: float) -> list[npt.NDArray[np.float64]]:
         """The times of each worker that count."""
-        seen = [list(self._seen[worker]) for worker in workers]
+        seen = [list(self.of(worker)) for worker in workers]
         whole = [trip.seconds for trips in seen for trip in trips if not trip.cut]
         least = min(whole, default=0.0)
         beyond = [sum(max(0.0, trip.seconds - least) for trip in trips) for trips in seen]
@@ -97,13 +96,6 @@ class RoundTrips:
                 times = np.append(times, under_way)
             found.append(times)
         return found
-
-    def state(self) -> dict[str, Any]:
-        return {str(worker): msgspec.to_builtins(list(seen)) for worker, seen in self._seen.items()}
-
-    def resume(self, state: dict[str, Any]) -> None:
-        for worker, seen in state.items():
-            self._seen[int(worker)] = deque(msgspec.convert(seen, list[Trip]), maxlen=2 * RECENT)
 
 
 def lengthened(

@@ -73,6 +73,11 @@ class Vigil:
                 deviation = sqrt(sum((one - mean) ** 2 for one in seen) / len(seen))
                 self.usual[worker] = Usual(mean, deviation)
 
+    @property
+    def noise(self) -> float:
+        """By which share of it an iteration varies, as a rule."""
+        return sum(usual.deviation / usual.mean for usual in self.usual.values()) / max(1, len(self.usual))
+
     def forget(self, worker: int) -> None:
         self.times.forget(worker)
         self.usual.pop(worker, None)

@@ -1,19 +1,20 @@
 """Which of several policies suits a group: the least stale of those that are about as good as the best.
 
-Staleness is told in rounds, a gradient of every worker each. The worth of a candidate is the gradients per second that
-count. An update of more gradients than the group has workers counts as one of so many, because the learning rate is
-that of a round at most.
+Staleness is told in rounds, a gradient of every worker each. The worth of a candidate is the samples per second that
+count, told in gradients of the mean size. An update of more samples than a round has counts as one of so many, because
+the learning rate is that of a round at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from paceline.core.questions import Answer, Prospect
 
 KEPT = 0.9  # share of a pace that was foretold, with which it is kept
-A_LITTLE = 0.3  # rounds by which a gradient may be older, and still be as fresh
+A_LITTLE = 0.3  # rounds by which the policy in force may be staler than the freshest, and stay
 ELASTIC = "elastic-bsp:monitoring=first,interval=mean"
 
 
@@ -34,7 +35,7 @@ class Weighed(NamedTuple):
 
 class Choice(NamedTuple):
     policy: str
-    pace: float  # that is expected of it, in gradients per second
+    pace: float  # that is expected of it, in gradients of the mean size per second
     why: str  # in one sentence
 
 
@@ -46,10 +47,12 @@ def choose(
     *,
     only_fresh: bool = False,
     measured: float | None = None,
+    scatter: float = 0.0,
 ) -> Choice | None:
     """None: nobody could tell. `slack`: the share of the best worth that fresher gradients may cost. `only_fresh`: take
     none with stale gradients. `measured`: the pace that the present policy comes to, which counts if it is much less
-    than what is foretold of it."""
+    than what is foretold of it. `scatter`: of worths, as shares of the best, half of the slack at most: by so much a
+    fresher one must be better than it has to be, or it would go to and fro between two that differ by chance."""
     weighed = [
         Weighed(prospect, worth_of(prospect, workers), age_of(prospect, workers))
         for prospect in answer.prospects
@@ -64,18 +67,33 @@ def choose(
         ]
     if not weighed or (most := max(one.worth for one in weighed)) <= 0:
         return None
-    good = [one for one in weighed if one.worth >= (1 - slack) * most]
-    freshest = min(one.age for one in good)
-    as_fresh = [one for one in good if one.age <= freshest + (A_LITTLE if freshest else 0.0)]
-    # What is in force stays if it is as good: every change settles what is pending in one update. Of those that differ
-    # by less than half of the slack, which may be chance, the freshest is best.
-    enough = (1 - slack / 2) * max(one.worth for one in as_fresh)
-    best = max(as_fresh, key=lambda one: (one.prospect.policy == present, one.worth >= enough, -one.age, one.worth))
+    good = [
+        one for one in weighed if one.worth >= (1 - slack + (0.0 if one.prospect.policy == present else scatter)) * most
+    ]
+    freshest = min(good, key=lambda one: (one.age, -one.worth))
+    # What is in force stays if it is about as fresh: every change settles what is pending in one update.
+    little = A_LITTLE if freshest.age else 0.0
+    stays = (one for one in good if one.prospect.policy == present and one.age <= freshest.age + little)
+    best = next(stays, freshest)
     return Choice(best.prospect.policy, best.prospect.pace, _why(best, weighed, answer))
 
 
 def worth_of(prospect: Prospect, workers: int) -> float:
     return min(prospect.pace, prospect.updates * workers)
+
+
+def shares(answer: Answer, workers: int) -> dict[str, float]:
+    """What candidates are worth, as shares of the best."""
+    worths = {prospect.policy: worth_of(prospect, workers) for prospect in answer.prospects}
+    most = max(worths.values(), default=0.0)
+    return {policy: worth / most for policy, worth in worths.items()} if most > 0 else {}
+
+
+def scatter_of(before: Mapping[str, float], after: Mapping[str, float], slack: float) -> float:
+    """By how much shares differ from one answer to the next where nothing else is known to have changed. Half of the
+    slack at most: what differs by more is no chance."""
+    both = [abs(after[policy] - before[policy]) for policy in after if policy in before]
+    return min(fmean(both), slack / 2) if both else 0.0
 
 
 def age_of(prospect: Prospect, workers: int) -> float:
@@ -107,7 +125,8 @@ def _why(best: Weighed, weighed: Sequence[Weighed], answer: Answer) -> str:
         said += f"; bsp waits {bsp.prospect.waiting:.0%}"
     busy = max((one.prospect.server for one in weighed), default=0.0)
     if busy > 0.5:
-        said += f"; under some the server is busy for {min(busy, 1.0):.0%}, {answer.costs.update:.2g} s an update"
+        said += f"; under some the server is busy for {min(busy, 1.0):.0%}"
+        said += f", {answer.costs.update:.2g} s an update" if answer.costs.update else ""
     return said
 
 

@@ -13,6 +13,7 @@ from paceline.experiment.reproduction.page import Page, index
 from paceline.experiment.reproduction.recorded_trace import recorded_trace
 from paceline.experiment.reproduction.request import Experiment, ExperimentRequest
 from paceline.experiment.reproduction.search_times import search_times
+from paceline.experiment.reproduction.unseen_groups import unseen_groups
 from paceline.experiment.reproduction.unseen_optimizers import unseen_optimizers
 
 
@@ -35,7 +36,8 @@ EXPERIMENTS: dict[str, PublishedExperiment] = {
     "optimizers-unseen": PublishedExperiment(
         unseen_optimizers, "the same with seeds, models, data and groups that the correction was not made with", 3
     ),
-    "autopilot": PublishedExperiment(autopilot, "auto against every fixed policy, in groups of all kinds", 3),
+    "autopilot": PublishedExperiment(autopilot, "auto against every fixed policy, in groups of all kinds", 12),
+    "autopilot-unseen": PublishedExperiment(unseen_groups, "the same in groups that auto was not built with", 6),
     "trace": PublishedExperiment(recorded_trace, "all policies on recorded iteration times", 3),
 }
 

@@ -6,9 +6,10 @@ to be best afterwards.
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 
@@ -25,11 +26,25 @@ FIXED = ("bsp", "asp", "ssp", "dssp", "elastic-bsp", "backup", "backup, 3/4", "b
 TARGET = 0.95
 ROUND = 128  # samples
 SECONDS = 200.0  # for which paces are compared
+PACES = 3  # seeds at most of which they are a mean: they scatter little
 LIMIT = 1_500.0  # of a training run
 RATE = 0.05
 SMOOTHED = 3  # evaluations, whose mean counts: single ones go up and down
 ENOUGH = 0.965  # of a single one
 EQUAL = "nobody is slow"
+GOALS = (
+    f"Goals: in every scenario at least {LEAST:.0%} of what the best fixed policy, known afterwards, comes to;"
+    f" {MEAN:.0%} on average; on average ahead of every fixed policy; and at most {1 - CLOSE:.0%} behind BSP where"
+    f" {EQUAL}."
+)
+HOW_MEASURED = (
+    f"In virtual time. Pace: gradients per second that become part of updates, over {SECONDS:g} s,"
+    f" {PACES} seeds. Time: until the mean"
+    f" of {SMOOTHED} evaluations is at {TARGET:.0%}, on handwritten digits; an MLP, {ROUND} samples in a round, SGD"
+    f" with momentum 0.9, rate {RATE:g} per round, stale gradients corrected. Means over the seeds. A time unit is an"
+    " iteration of a fast worker. `backup, 3/4` takes three quarters of the group, the others are as"
+    " `paceline policies` describes them."
+)
 
 
 @dataclass(frozen=True)
@@ -93,62 +108,81 @@ def _with(simulation: Simulation, **changes: object) -> Simulation:
 
 
 @dataclass(frozen=True)
+class Shares:
+    """What policies came to in one scenario, as shares of the best of the fixed ones in hindsight."""
+
+    means: dict[str, float]  # by label
+    error: float  # of that of `auto`: the standard error, by its own seeds and those of the best
+
+
+def _shares(found: dict[str, list[float]], *, more_is_better: bool) -> Shares:
+    """Of what every seed of every policy came to."""
+    means = {label: statistics.fmean(own) for label, own in found.items()}
+    if not more_is_better:
+        means = {label: 1 / mean for label, mean in means.items()}  # 0: never got there
+    best = max(FIXED, key=means.__getitem__)
+    shares = {label: mean / means[best] if means[best] else 0.0 for label, mean in means.items()}
+    return Shares(shares, shares[AUTO] * math.hypot(*(_relative_error(found[label]) for label in (AUTO, best))))
+
+
+def _relative_error(values: Sequence[float]) -> float:
+    """Of their mean."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
+
+
+@dataclass(frozen=True)
 class Found:
-    """What the policies came to in one scenario, by their labels."""
-
     scenario: Scenario
-    pace: dict[str, float]  # gradients that count per second
-    time: dict[str, float]  # to the target; infinite: never
-
-    @cached_property
-    def paces(self) -> dict[str, float]:
-        """Of the best in hindsight."""
-        best = max(self.pace[label] for label in FIXED)
-        return {label: pace / best for label, pace in self.pace.items()}
-
-    @cached_property
-    def speeds(self) -> dict[str, float]:
-        best = min(self.time[label] for label in FIXED)
-        never = float("inf")
-        return {label: 0.0 if time == never else best / time for label, time in self.time.items()}
+    pace: Shares  # gradients that count per second
+    time: Shares  # to the target
 
 
 def autopilot(request: ExperimentRequest) -> Page:
-    found = [_look_at(number, scenario, request) for number, scenario in enumerate(scenarios(request))]
     recorded = "" if request.trace is None else f" Recorded times: {request.trace.name}."
-    return Page(
+    return regret_page(
+        request,
+        scenarios(request),
         "The policy that chooses the policy",
         "`auto` measures the workers, asks the simulator what each candidate would make of their times, and changes"
-        f" the policy while the run goes on. Goals: in every scenario at least {LEAST:.0%} of what the best fixed"
-        f" policy, known afterwards, comes to; {MEAN:.0%} on average; on average ahead of every fixed policy; and at"
-        f" most {1 - CLOSE:.0%} behind BSP where {EQUAL}.",
-        "In virtual time. Pace: gradients per second that become part of updates, over"
-        f" {SECONDS:g} s. Time: until the mean of {SMOOTHED} evaluations is at {TARGET:.0%}, on handwritten digits; an"
-        f" MLP, {ROUND} samples in a round, SGD with momentum 0.9, rate {RATE:g} per round, stale gradients corrected."
-        " Means over the seeds. A time unit is an iteration of a fast worker. `backup, 3/4` takes three quarters of"
-        f" the group, the others are as `paceline policies` describes them. The goals were fixed before the first run;"
-        f" `auto` was built while looking at these groups, so that they are no independent test.{recorded}",
+        f" the policy while the run goes on. {GOALS}",
+        f"{HOW_MEASURED} The goals were fixed before the first run; `auto` was built while looking at these groups, so"
+        f" that they are no independent test; [autopilot-unseen](autopilot-unseen.md) is one.{recorded}",
+    )
+
+
+def regret_page(
+    request: ExperimentRequest, groups: Sequence[Scenario], title: str, about: str, set_up: str, first_seed: int = 0
+) -> Page:
+    """What `auto` loses in these groups against the policy that turns out to be best."""
+    found = [_look_at(number, scenario, request) for number, scenario in enumerate(groups)]
+    return Page(
+        title,
+        about,
+        set_up,
         _claims(found),
         [
-            _table("Pace, of the best in hindsight", found, [each.paces for each in found]),
-            _table("Time, of the best in hindsight", found, [each.speeds for each in found]),
+            _table("Pace, of the best in hindsight", found, [each.pace for each in found]),
+            _table("Time, of the best in hindsight", found, [each.time for each in found]),
         ],
+        first_seed,
     )
 
 
 def _look_at(number: int, scenario: Scenario, request: ExperimentRequest) -> Found:
     workers = len(worker_speeds(scenario.simulation))
     policies = {policy_of(label, workers): label for label in (*FIXED, AUTO)}
-    seeds = range(request.first_seed, request.first_seed + request.seeds)
+    seeds = range(request.first_seed, request.first_seed + min(request.seeds, PACES))
     pace = {
-        label: statistics.fmean(_pace(policy, scenario.simulation, workers, seed) for seed in seeds)
+        label: [_pace(policy, scenario.simulation, workers, seed) for seed in seeds]
         for policy, label in policies.items()
     }
     outcomes = request.run(f"{number + 1:02}", _comparison(scenario, workers, request), request.trials([*policies]))
     times: dict[str, list[float]] = {label: [] for label in policies.values()}
     for outcome in outcomes:
         times[policies[outcome.trial.policy]].append(_time_to(outcome.curve))
-    return Found(scenario, pace, {label: statistics.fmean(own) for label, own in times.items()})
+    return Found(scenario, _shares(pace, more_is_better=True), _shares(times, more_is_better=False))
 
 
 def policy_of(label: str, workers: int) -> str:
@@ -188,13 +222,13 @@ def _comparison(scenario: Scenario, workers: int, request: ExperimentRequest) ->
 
 def _claims(found: list[Found]) -> list[Claim]:
     claims = []
-    for what, shares in (("pace", [each.paces for each in found]), ("time", [each.speeds for each in found])):
-        own = [each[AUTO] for each in shares]
+    for what, shares in (("pace", [each.pace for each in found]), ("time", [each.time for each in found])):
+        own = [each.means[AUTO] for each in shares]
         worst = min(range(len(own)), key=own.__getitem__)
         claims.append(
             Claim(
                 f"{what}: in every scenario at least {LEAST:g} of the best in hindsight",
-                f"{own[worst]:.3f} at worst ({found[worst].scenario.name}); below it in"
+                f"{own[worst]:.3f} +- {shares[worst].error:.3f} at worst ({found[worst].scenario.name}); below it in"
                 f" {sum(share < LEAST for share in own)} of {len(own)}",
                 own[worst] >= LEAST,
             )
@@ -202,7 +236,7 @@ def _claims(found: list[Found]) -> list[Claim]:
         claims.append(
             Claim(f"{what}: on average {MEAN:g} of it", f"{statistics.fmean(own):.3f}", statistics.fmean(own) >= MEAN)
         )
-        others = {label: statistics.fmean(each[label] for each in shares) for label in FIXED}
+        others = {label: statistics.fmean(each.means[label] for each in shares) for label in FIXED}
         best = max(others, key=others.__getitem__)
         claims.append(
             Claim(
@@ -211,24 +245,20 @@ def _claims(found: list[Found]) -> list[Claim]:
                 statistics.fmean(own) > others[best],
             )
         )
-        equal = next(each for each, one in zip(shares, found, strict=True) if EQUAL in one.scenario.name)
-        beside = equal[AUTO] / equal["bsp"] if equal["bsp"] else float("inf")
-        claims.append(
-            Claim(
-                f"{what}: within {1 - CLOSE:.0%} of BSP where {EQUAL}",
-                f"{beside:.3f} of it",
-                beside >= CLOSE,
-            )
-        )
+        for each, one in zip(shares, found, strict=True):
+            if EQUAL in one.scenario.name:
+                beside = each.means[AUTO] / each.means["bsp"] if each.means["bsp"] else math.inf
+                text = f"{what}: within {1 - CLOSE:.0%} of BSP where {EQUAL}"
+                claims.append(Claim(text, f"{beside:.3f} of it", beside >= CLOSE))
     return claims
 
 
-def _table(heading: str, found: list[Found], shares: list[dict[str, float]]) -> Section:
+def _table(heading: str, found: list[Found], shares: list[Shares]) -> Section:
     labels = (AUTO, *FIXED)
     cells = [
-        [one.scenario.name, *(f"{each[label]:.2f}" for label in labels)]
+        [one.scenario.name, *(f"{each.means[label]:.2f}" for label in labels)]
         for one, each in zip(found, shares, strict=True)
     ]
-    means = [statistics.fmean(each[label] for each in shares) for label in labels]
+    means = [statistics.fmean(each.means[label] for each in shares) for label in labels]
     cells.append(["**mean**", *(f"**{mean:.3f}**" for mean in means)])
     return Section(heading, "0: never, within the limit.", ["scenario", *labels], cells)

@@ -7,7 +7,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -58,6 +58,13 @@ def can_be_read(descriptor: int, seconds: float | None = None) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if seconds is None else 1_000 * seconds))
+
+
+class Carried(NamedTuple):
+    """Seconds of a wire."""
+
+    out: float  # for which something was on its way to the other side, so far
+    gradient: float  # that the latest one took to come in
 
 
 class Channel(Generic[In, Out]):
@@ -130,6 +137,10 @@ class Channel(Generic[In, Out]):
             return self._read() or (timeout > 0 and can_be_read(self._reading, timeout))
         except ClosedError:
             return True
+
+    def carried(self) -> Carried | None:
+        """None: nothing crosses a wire, or nobody counts."""
+        return None
 
     def _read(self) -> bool:
         """Whether a whole message is here."""

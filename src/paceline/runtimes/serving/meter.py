@@ -2,7 +2,7 @@
 
 A policy sees iterations from release to push, with the server's queue in them: where the server is the limit that says
 nothing about the workers. A worker tells how long it computed; what is least of the rest is its way to the server and
-back, which it has under any policy.
+back, which it has under any policy, but for what it waits for others on a wire that they share (wire_meter.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from paceline.core.questions import Costs, Question
+from paceline.core.questions import Costs, Question, short
 from paceline.lifecycle.seats import Seat
 from paceline.runtimes.serving.loop import Loop
+from paceline.runtimes.serving.wire_meter import WireMeter
 
 Done = TypeVar("Done")
 
@@ -28,6 +29,7 @@ STEP = 3.0  # gradients that could be added in the time of an optimizer's step, 
 class Iteration(NamedTuple):
     computed: float
     beside: float  # from release to push, without that
+    way: float = 0.0  # of which parameters and gradient were on a wire
 
 
 class Sizes:
@@ -66,6 +68,7 @@ class Meter:
     def __init__(self, loop: Loop, clock: Callable[[], float] = time.perf_counter) -> None:
         self._loop = loop
         self._clock = clock
+        self.wire = WireMeter()
         self._released: dict[int, float] = {}  # by seat
         self._iterations: dict[int, deque[Iteration]] = {}
         self._updates = Sizes()
@@ -94,33 +97,42 @@ class Meter:
         call()
         ended = self._released[seat] = self._clock()
         self._pulls.note(1, ended - begun)
+        self.wire.release(seat, ended)
 
     def push(self, seat: int, computed: float | None) -> None:
         """Its worker says that it computed for so long."""
         self._pushes += 1
+        way = self.wire.push(seat)
         released = self._released.pop(seat, None)
         if released is not None and computed is not None:
             beside = max(0.0, self._clock() - released - computed)
-            self._iterations.setdefault(seat, deque(maxlen=LATEST)).append(Iteration(computed, beside))
+            self._iterations.setdefault(seat, deque(maxlen=LATEST)).append(
+                Iteration(computed, beside, min(way, beside))
+            )
 
     def forget(self, seat: int) -> None:
         self._released.pop(seat, None)
         self._iterations.pop(seat, None)
+        self.wire.forget(seat)
 
     @property
     def costs(self) -> Costs:
         update, gradient = self._updates.costs
         rest = self._rest + self._loop.busy - self._busy - self._updates.seconds - self._pulls.seconds
         push = max(0.0, rest / self._pushes) if self._pushes else 0.0
-        return Costs(*(float(f"{cost:.4g}") for cost in (push, gradient, update, sum(self._pulls.costs))))
+        costs = push, gradient, update, sum(self._pulls.costs), self.wire.cost
+        return Costs(*map(short, costs))
 
     def complete(self, question: Question, members: Mapping[int, Seat]) -> Question:
         """With the costs, and without the queue. What is measured from now on counts more than what was before."""
+        costs = self.costs
+        ways = sorted(min(one.way for one in own) for own in self._iterations.values()) if costs.wire else []
+        usual = ways[len(ways) // 4] if ways else None  # a quarter: single ones were lucky
         times = tuple(
-            self._without_queue(seconds, members[worker].index if worker in members else -1)
+            self._without_queue(seconds, members[worker].index if worker in members else -1, usual)
             for worker, seconds in zip(question.workers, question.times, strict=True)
         )
-        completed = msgspec.structs.replace(question, times=times, costs=self.costs)
+        completed = msgspec.structs.replace(question, times=times, costs=costs)
         self._rest = (self._rest + self._loop.busy - self._busy) / 2
         self._busy = self._loop.busy
         self._pushes /= 2
@@ -128,10 +140,16 @@ class Meter:
         self._pulls.forget_half()
         return completed
 
-    def _without_queue(self, seconds: tuple[float, ...], seat: int) -> tuple[float, ...]:
+    def _without_queue(self, seconds: tuple[float, ...], seat: int, usual: float | None) -> tuple[float, ...]:
+        """`usual`: seconds on the wire that most workers have at least, whose cost is told beside, so that they are no
+        part of an iteration. Whoever has more has a slow wire of its own. None: that cost is not told."""
         known = self._iterations.get(seat, ())
         if len(seconds) < 2 or not known:  # a single one may be of a worker that is at it still
             return seconds
-        own = fmean(one.computed for one in known) + min(one.beside for one in known)
+        beside = min(one.beside for one in known)
+        if usual is not None:
+            more = max(0.0, min(one.way for one in known) - usual)
+            beside = min(one.beside - one.way for one in known) + more
+        own = fmean(one.computed for one in known) + beside
         share = own / fmean(one.computed + one.beside for one in known)
-        return tuple(float(f"{share * one:.4g}") for one in seconds)
+        return tuple(short(share * one) for one in seconds)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from paceline.runtimes.serving.channel import In, Out
+from paceline.runtimes.serving.channel import Carried, In, Out
 from paceline.runtimes.serving.memory import map_segment
 from paceline.runtimes.serving.messages import Enter, Go, Leased, Push, Restart, StateReady
 from paceline.runtimes.sockets.channel import SocketChannel
@@ -41,6 +42,12 @@ class SegmentChannel(SocketChannel[In, Out]):
         self._descriptor = segment
         self._others_are_new = False
         self._compression = None if sharded else compression
+        self._gradient_began = self._gradient_took = 0.0
+
+    def carried(self) -> Carried | None:
+        """Of a gradient that came in stretches only what came last counts: the others came while it was computed."""
+        busy = None if self._shared else self.busy()
+        return None if busy is None else Carried(busy, self._gradient_took)
 
     def _parts_of(self, message: Any) -> int:
         parts = super()._parts_of(message)
@@ -58,4 +65,11 @@ class SegmentChannel(SocketChannel[In, Out]):
             self._others_are_new = True
             if self._compression is not None and not self._shared:
                 self.encode_gradients(GradientCodec(self._compression, segment.gradient))
+        if isinstance(self._message, Push):
+            self._gradient_began = time.perf_counter()
         return super()._places_for(parts, size)
+
+    def _conclude(self) -> None:
+        if isinstance(self._message, Push):
+            self._gradient_took = time.perf_counter() - self._gradient_began
+        super()._conclude()
