@@ -139,6 +139,7 @@ def resumable(directory: str, kill_at: str) -> None:
     result = launch(
         train,
         workers=2,
+        policy="bsp",
         steps=STEPS,
         run_dir=directory,
         checkpoint_every="3 updates",

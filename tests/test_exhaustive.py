@@ -1,4 +1,6 @@
-"""Every interleaving of 3 workers x 3 iterations (ElasticBSP and auto: 2), with one leave anywhere, for every policy.
+"""Every interleaving of 3 workers x 3 iterations, with one leave anywhere, for every policy.
+
+ElasticBSP, DBW and auto have 2 workers (DBW as printed 3): there the times of everything are part of the state.
 
 Two interleavings that lead to the same state have the same future, so each state is explored once.
 """
@@ -12,7 +14,11 @@ from group import Group
 
 WORKERS, ITERATIONS, ROUNDS = 3, 3, 10
 AUTO = "auto:tried=10"
-FEWER = {"elastic-bsp:lookahead=3": 2, AUTO: 2}  # workers, where the times of everything are part of the state
+FEWER = {
+    "elastic-bsp:lookahead=3": 2,
+    "dbw:blind=true": 2,
+    AUTO: 2,
+}  # workers, where the times of everything are part of the state
 
 POLICIES = [
     "bsp",
@@ -25,6 +31,7 @@ POLICIES = [
     "backup:k=2,late=interrupt",
     "backup:k=2,late=pull",
     "dbw:blind=true",
+    "dbw:estimator=paper,blind=true",
     "buffered:size=2",
     "buffered:size=3,max_staleness=1",
     AUTO,

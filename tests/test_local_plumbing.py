@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import multiprocessing
@@ -27,7 +28,20 @@ from paceline.runtimes.local.launcher import Launcher
 from paceline.runtimes.pace import Pace
 from paceline.runtimes.serving import control as control_module
 from paceline.runtimes.serving.channel import AT_ONCE, Channel, ClosedError, ShortWait
-from paceline.runtimes.serving.control import PIPE, Asked, Control, Refused, Scale, Scaled, Switch, Switched, ask
+from paceline.runtimes.serving.control import (
+    ANSWER,
+    PIPE,
+    Asked,
+    Control,
+    Refused,
+    Scale,
+    Scaled,
+    Stopping,
+    Switch,
+    Switched,
+    ask,
+)
+from paceline.runtimes.serving.control import Stop as StopRequest
 from paceline.runtimes.serving.evaluator import Evaluations
 from paceline.runtimes.serving.launching import Started
 from paceline.runtimes.serving.loop import Loop
@@ -426,6 +440,31 @@ def test_a_running_group_hears_requests_and_answers_them(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_several_may_ask_at_the_same_time_and_each_gets_its_own_answer(tmp_path: Path) -> None:
+    control, sizes = Control(tmp_path), range(1, 6)
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        asking = {size: pool.submit(ask, tmp_path, Scale(size)) for size in sizes}
+        heard: list[Asked] = []
+        while len(heard) < len(sizes):
+            select.select([control], [], [], 10.0)
+            heard += control.requests()
+        for asked in heard:
+            assert isinstance(asked.request, Scale)
+            control.answer(asked, Scaled(asked.request.workers))
+        assert {size: answer.result() for size, answer in asking.items()} == {size: Scaled(size) for size in sizes}
+    control.close()
+
+
+def test_a_run_that_reads_nothing_is_too_busy_to_be_asked(tmp_path: Path) -> None:
+    control = Control(tmp_path)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(control.fileno(), b"\n" * 4096)
+    with pytest.raises(ConfigurationError, match="the run is too busy to be asked for anything"):
+        ask(tmp_path, Scale(2))
+    control.close()
+
+
 def test_what_is_no_request_is_passed_over_and_one_may_come_in_pieces(tmp_path: Path) -> None:
     control = Control(tmp_path)
     descriptor = os.open(tmp_path / PIPE, os.O_WRONLY)
@@ -437,6 +476,33 @@ def test_what_is_no_request_is_passed_over_and_one_may_come_in_pieces(tmp_path: 
     with pytest.raises(ConfigurationError, match="a request has at most 4096 bytes"):
         ask(tmp_path, Switch("a" * 5000))
     control.close()
+
+
+def test_who_asks_for_what_this_version_does_not_know_is_told_so(tmp_path: Path) -> None:
+    control = Control(tmp_path)
+    descriptor = os.open(tmp_path / PIPE, os.O_WRONLY)
+    os.write(descriptor, b'[8,{"type":"Teleport","worker":2}]\n[9,{"type":"Evict","worker":"two"}]\n[10,5]\n')
+    os.close(descriptor)
+    assert control.requests() == []
+    [answer] = tmp_path.glob(f"{ANSWER}.*")
+    told = answer.read_text()
+    assert answer.name.endswith(".8") and "it is of another version of paceline, and cannot teleport" in told
+    control.close()
+
+
+def test_a_run_that_ends_before_it_answers_has_done_what_was_asked_if_that_was_to_stop(tmp_path: Path) -> None:
+    for request in (StopRequest(), Scale(2)):
+        control = Control(tmp_path)
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(ask, tmp_path, request)
+            select.select([control], [], [], 10.0)
+            assert [asked.request for asked in control.requests()] == [request]
+            control.close()
+            if isinstance(request, StopRequest):
+                assert asking.result() == Stopping(ended=True)
+            else:
+                with pytest.raises(ConfigurationError, match=f"{tmp_path}: the run came to its end before it answered"):
+                    asking.result()
 
 
 def test_a_pipe_that_a_killed_run_left_is_no_running_group(tmp_path: Path) -> None:

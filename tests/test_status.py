@@ -327,8 +327,21 @@ def test_lines_of_a_file_that_grows(name: str, tmp_path: Path) -> None:
     writer.write(b"ne 101\n")
     writer.close()
     assert whole.new() == end.new() == [b"line 101"]
+    in_pieces = GrowingLines(path, 10_000)
+    found = [*iter(lambda: in_pieces.new(100), [])]
+    assert len(found) > 1 and [line for lines in found for line in lines][-2:] == [b"line 100", b"line 101"]
     path.write_bytes(b"")
     assert whole.was_cut
+
+
+def test_a_file_that_was_cut_and_has_grown_beyond_that_again(tmp_path: Path) -> None:
+    """Whoever slept meanwhile cannot tell it by its size."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    lines = GrowingLines(path, 10_000)
+    lines.new()
+    path.write_bytes(b"one\ntwo\nanother\nfour\n")
+    assert lines.was_cut
 
 
 def test_looking_does_not_keep_a_run_from_its_directory(tmp_path: Path, request: pytest.FixtureRequest) -> None:

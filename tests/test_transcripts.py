@@ -78,6 +78,7 @@ def transcript(scenario: dict[str, str]) -> str:
         duration=float(scenario["duration"]),
         joins=times("join"),
         failures=times("fail"),
+        evictions=times("evict"),
     )
     keeper = RecordKeeper()
     simulate(scenario["policy"], simulation, observers=[keeper])

@@ -718,3 +718,17 @@ def evaluate_and_stop_once(state: dict[str, Tensor], directory: str) -> float:
         write(stopped, os.getpid())
         os.kill(os.getpid(), signal.SIGSTOP)
     return 0.5
+
+
+def waits_before_its_model(worker: Worker, directory: str) -> None:
+    write(Path(directory) / f"holds-{worker.index}", True)
+    wait_for(Path(directory) / "go")
+
+
+def count_and_close_badly(worker: Worker, directory: str) -> None:
+    """As count_on_a_cluster; what it does when its loop is unwound fails."""
+    try:
+        count_on_a_cluster(worker, directory)
+    finally:
+        if worker.index == 1:
+            raise ValueError("it could not be closed")

@@ -19,10 +19,11 @@ from paceline.cli.report import report_command
 from paceline.cli.reproduce import reproduce_command
 from paceline.cli.run import run_command
 from paceline.cli.runs import runs_command
-from paceline.cli.scale import scale_command, switch_command
 from paceline.cli.simulate import simulate_command
 from paceline.cli.status import status_command
+from paceline.cli.steer import evict_command, scale_command, stop_command, switch_command
 from paceline.cli.train import train_command
+from paceline.cli.watch import watch_command
 from paceline.cli.whatif import whatif_command
 
 app = typer.Typer(
@@ -37,9 +38,12 @@ app.command("train")(train_command)
 app.command("run")(run_command)
 app.command("status")(status_command)
 app.command("runs")(runs_command)
+app.command("watch")(watch_command)
 app.command("report")(report_command)
 app.command("scale")(scale_command)
 app.command("switch")(switch_command)
+app.command("evict", context_settings={"ignore_unknown_options": True})(evict_command)  # -1 is a number, too
+app.command("stop")(stop_command)
 app.command("compare")(compare_command)
 app.command("profile")(profile_command)
 app.command("download")(download_command)

@@ -56,6 +56,7 @@ def simulate_command(
     ] = None,
     join: Annotated[list[str] | None, Option(help="WORKER@TIME: this worker joins late.")] = None,
     fail: Annotated[list[str] | None, Option(help="WORKER@TIME: this worker fails.")] = None,
+    evict: Annotated[list[str] | None, Option(help="WORKER@TIME: this worker is sent away.")] = None,
     freeze: Annotated[
         list[str] | None, Option(help="WORKER@BEGIN..[END]: this worker stands still, and is set aside meanwhile.")
     ] = None,
@@ -94,6 +95,7 @@ def simulate_command(
         slowdowns=(*(slowdown(text, "--slow") for text in slow or ()), *(frozen(text) for text in freeze or ())),
         joins=times_of_workers(join or [], "--join"),
         failures=times_of_workers(fail or [], "--fail"),
+        evictions=times_of_workers(evict or [], "--evict"),
         switches=switches(switch or []),
         duration=duration,
         updates=updates,

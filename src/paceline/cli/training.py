@@ -166,6 +166,8 @@ def train_and_compare(
     try:
         for name in request.policies:
             result = _run(name, train, evaluate, request, console, resume)
+            if result.stopped:
+                raise InterruptedRun(result)  # by somebody outside, who wants what Ctrl-C does
             failed = failed or bool(result.evaluation_problem)
             rows.append(_row(result, request.target))
     except InterruptedRun as interrupted:
@@ -173,7 +175,8 @@ def train_and_compare(
             rows.append(_row(interrupted.result, request.target))
             command = "train" if request.origin is not None and request.origin.task is not None else "run"
             goes_on = f"paceline {command} --resume {interrupted.result.run_dir}"
-            print(f"paceline: interrupted; {_left_behind(interrupted.result)}. Go on: {goes_on}", file=sys.stderr)
+            why = f"stopped: {interrupted.result.stopped}" if interrupted.result.stopped else "interrupted"
+            print(f"paceline: {why}; {_left_behind(interrupted.result)}. Go on: {goes_on}", file=sys.stderr)
         else:
             print("paceline: interrupted before the workers had begun", file=sys.stderr)
         _show(rows, request, console)

@@ -37,7 +37,6 @@ class Run:
         self.evaluations = evaluations  # all so far, also of before the run was resumed
         self.failures: list[Failure] = []
         self.measurement: Measurement | None = None  # the latest
-        self.stopped = ""  # why a callback ended it
         self._server = server
         self._evaluates = False
 
@@ -76,9 +75,12 @@ class Run:
 
         It is no error, and the run can be resumed. Once training is over, this does nothing. Any thread may call it.
         """
-        if self._server.ended_at is None and not self._server.stop_wanted:
-            self.stopped = str(reason)
-            self._server.stop_wanted = True
+        self._server.requests.stop(str(reason) or "for no reason")
+
+    @property
+    def stopped(self) -> str:
+        """Why somebody ended it before all was done; empty: nobody did."""
+        return self._server.requests.stopped
 
     def switch(self, policy: Policy | str) -> None:
         """Let another policy take over, as in run.switch("ssp:staleness=3"), with the next message of a worker.
@@ -88,6 +90,14 @@ class Run:
         is in force already, this does nothing.
         """
         self._server.requests.want(policy)
+
+    def evict(self, worker: int) -> None:
+        """Send this worker away with the next message: what it computes is lost, and its samples are for others.
+
+        Nobody takes its place. ConfigurationError, at once, if there is no such worker in the group, or if the group
+        cannot do without it. Once training is over, this does nothing.
+        """
+        self._server.requests.want_gone(worker)
 
     def model_state(self) -> dict[str, Tensor]:
         """A copy of the model as it is now; not in `ended`, whose result has it."""

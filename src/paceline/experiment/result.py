@@ -30,7 +30,7 @@ class RunResult:
     optimizer_state: dict[str, Any] | None = None  # its state_dict; None: a run that had come to its end before
     samples_asked: int | None = None  # None: nobody knows, as where the workers bring batches of their own
     failures: list[Failure] = field(default_factory=list)  # workers that died: who, when, how, and their last words
-    stopped: str = ""  # why a callback ended the run before all was done
+    stopped: str = ""  # why somebody ended the run before all was done: a callback, or `paceline stop`
 
     @property
     def seconds(self) -> float:

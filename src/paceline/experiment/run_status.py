@@ -125,7 +125,7 @@ class RunReader:
             if line.startswith(TOLD):
                 try:
                     told = read_line(line)
-                except msgspec.DecodeError as problem:
+                except (msgspec.DecodeError, UnicodeDecodeError) as problem:
                     raise ConfigurationError(f"{self.directory / 'metrics.jsonl'}: is damaged: {problem}") from None
                 match told:
                     case Measurement():

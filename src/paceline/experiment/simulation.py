@@ -22,7 +22,7 @@ from paceline.recording.observer import Observer
 from paceline.recording.trace import TraceWriter
 from paceline.runtimes.intervals import patience_of
 from paceline.runtimes.iteration_times import read_iteration_times
-from paceline.runtimes.simulated.simulator import PolicySwitch, RunEnd, SimulatedWorker
+from paceline.runtimes.simulated.simulator import Eviction, PolicySwitch, RunEnd, SimulatedWorker
 from paceline.runtimes.speeds import (
     MOST_SIGMA,
     SPEEDS,
@@ -64,6 +64,7 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
     slowdowns: tuple[Slowdown, ...] = ()
     joins: dict[int, float] = {}
     failures: dict[int, float] = {}
+    evictions: dict[int, float] = {}  # workers that are sent away, and when
     duration: float | None = None
     updates: int | None = None
     pushes: int | None = None
@@ -99,6 +100,7 @@ def simulate(
         time_scale=min(speed.mean for speed in speeds.values()),
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        evictions=evictions_of(simulation),
         think=foresee,
     )
     try:
@@ -188,15 +190,7 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
         raise ConfigurationError(f"{' and '.join(given)} were given; a run has one end")
     for what, value in given.items():
         _require(0 < value < math.inf, what, value, "above 0")
-    named = [*simulation.joins, *simulation.failures, *(slowdown.worker for slowdown in simulation.slowdowns)]
-    for worker in named:
-        if worker not in speeds:
-            raise ConfigurationError(f"there is no worker {worker}; there are {_few(list(speeds))}")
-    for worker, time in simulation.joins.items():
-        _require(0 <= time < math.inf, f"joining time of worker {worker}", time, "a number from 0")
-    for worker, time in simulation.failures.items():
-        joined = simulation.joins.get(worker, 0.0)
-        _require(joined < time < math.inf, f"failure of worker {worker}", time, f"after it joined, at {joined:g}")
+    _check_who_comes_and_goes(simulation, speeds)
     patience_of(simulation.patience, "patience")
     for slowdown in simulation.slowdowns:
         what = f"slow-down of worker {slowdown.worker}"
@@ -207,6 +201,20 @@ def _check_rest(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> Non
             slowdown.begin,
             "from 0, and before its end",
         )
+
+
+def _check_who_comes_and_goes(simulation: Simulation, speeds: Mapping[int, SpeedModel]) -> None:
+    leaving = {"failure": simulation.failures, "eviction": simulation.evictions}
+    named = [worker for times in (simulation.joins, *leaving.values()) for worker in times]
+    for worker in [*named, *(slowdown.worker for slowdown in simulation.slowdowns)]:
+        if worker not in speeds:
+            raise ConfigurationError(f"there is no worker {worker}; there are {_few(list(speeds))}")
+    for worker, time in simulation.joins.items():
+        _require(0 <= time < math.inf, f"joining time of worker {worker}", time, "a number from 0")
+    for what, times in leaving.items():
+        for worker, time in times.items():
+            joined = simulation.joins.get(worker, 0.0)
+            _require(joined < time < math.inf, f"{what} of worker {worker}", time, f"after it joined, at {joined:g}")
 
 
 def _check_costs(simulation: Simulation) -> None:
@@ -245,6 +253,10 @@ def simulated_workers(simulation: Simulation, speeds: Mapping[int, SpeedModel]) 
 def switches_of(simulation: Simulation, workers: int) -> list[PolicySwitch]:
     """The policies that take over on the way, each a fresh one."""
     return [PolicySwitch(switch.at, policy_for(switch.policy, workers)) for switch in simulation.switches]
+
+
+def evictions_of(simulation: Simulation) -> list[Eviction]:
+    return [Eviction(at, worker) for worker, at in simulation.evictions.items()]
 
 
 def _slower(draw: Draw, slowdowns: Sequence[Slowdown]) -> Draw:

@@ -31,7 +31,7 @@ from paceline.experiment.resuming import AUTO, expects_stale, find_resumption, p
 from paceline.experiment.run_files import RunFiles, name_of, tensorboards
 from paceline.experiment.simulation import policy_for
 from paceline.lifecycle.samples import Samples
-from paceline.policies import Policy
+from paceline.policies import DEFAULT, Policy
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Failure, read_metrics
@@ -55,7 +55,7 @@ def launch(
     train: Callable[[Worker], None],
     *,
     workers: int | str | tuple[int, int] = 2,
-    policy: Policy | str = "bsp",
+    policy: Policy | str = DEFAULT,
     epochs: int | None = None,
     steps: int | None = None,
     samples: int | None = None,
@@ -93,7 +93,8 @@ def launch(
                        `if __name__ == "__main__":`
     workers            a number, or "2..4", or (2, 4): begin with 2, replace those that die, and let `paceline scale`
                        go up to 4; on a cluster, take what it has up to that
-    policy             who waits for whom, as in "ssp:staleness=3"; `paceline policies` lists them
+    policy             who waits for whom, as in "ssp:staleness=3"; `paceline policies` lists them. "auto" measures the
+                       workers and chooses
     epochs             passes over the data set; 1, if no other limit is given. The first limit that is reached counts
     steps              full rounds: one batch of every worker that the group begins with
     samples            of all workers together
@@ -256,7 +257,8 @@ def _returned(result: RunResult | None, server: Server, caller: CallbackCaller) 
         raise InterruptedRun(result)
     if caller.problem is not None:
         raise caller.problem
-    assert result is not None  # the server refuses workers that finish without a model
+    if result is None:  # it was stopped before it began: the server refuses workers that finish without a model
+        raise InterruptedRun(None)
     if not result.samples:
         warnings.warn("nothing was trained: no worker called optimizer.step()", stacklevel=3)
     if result.evaluation_problem:

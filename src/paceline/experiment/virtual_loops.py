@@ -17,7 +17,14 @@ from paceline.experiment.collector import warn_if_not_corrected, warned
 from paceline.experiment.foresight import foresee
 from paceline.experiment.limits import limits_of
 from paceline.experiment.result import RunResult
-from paceline.experiment.simulation import Simulation, policy_for, simulated_workers, switches_of, worker_speeds
+from paceline.experiment.simulation import (
+    Simulation,
+    evictions_of,
+    policy_for,
+    simulated_workers,
+    switches_of,
+    worker_speeds,
+)
 from paceline.experiment.virtual_training import VirtualEvaluations, end_of, refuse_diverged
 from paceline.lifecycle.messages import MakeUpdate
 from paceline.policies import Policy
@@ -144,6 +151,7 @@ def train_loops_virtually(
         time_scale=min(speed.mean for speed in speeds.values()),
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        evictions=evictions_of(simulation),
         think=foresee,
         corrects=lambda: corrects(learner.store),
         rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),

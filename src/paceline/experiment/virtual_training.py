@@ -14,6 +14,7 @@ from paceline.experiment.foresight import foresee, simulator_with
 from paceline.experiment.result import RunResult
 from paceline.experiment.simulation import (
     Simulation,
+    evictions_of,
     policy_for,
     run_end,
     simulated_workers,
@@ -132,6 +133,7 @@ def train_virtually(
         learner=learner,
         patience=patience_of(simulation.patience, "patience"),
         switches=switches_of(simulation, len(speeds)),
+        evictions=evictions_of(simulation),
         think=foresee,
         corrects=lambda: corrects(learner.store),
         rule_for=lambda policy: warned(rule_under(learner.store, policy, several=len(speeds) > 1)),

@@ -32,6 +32,7 @@ from paceline.lifecycle.messages import (
     Dismiss,
     EndProcess,
     EndRequested,
+    EvictionRequested,
     GiveUp,
     GradientPushed,
     GroupEvent,
@@ -74,6 +75,7 @@ class Lifecycle(Sizing):
             ProcessDied: self._die,
             SizeRequested: self._resize,
             DepartureRequested: self._send_off,
+            EvictionRequested: self._evict,
             RoomOffered: self._grow,
             UpdateApplied: self._decide,
             DeadlinePassed: self._decide,
@@ -85,10 +87,8 @@ class Lifecycle(Sizing):
         }
 
     def start(self) -> list[Output]:
-        """The commands that come before any event. What was asked before the group was resumed is asked again."""
-        started = [StartProcess(seat.index) for seat in self.seats.values() if seat.state is not State.GONE]
-        asking = self.coordinator.asking
-        return [*started] if asking is None else [*started, asking]
+        """The commands that come before any event."""
+        return [StartProcess(seat.index) for seat in self.seats.values() if seat.state is not State.GONE]
 
     def provide(self, work: Work) -> None:
         """What every process will work on, where a runtime knows it before anybody asks."""
@@ -268,6 +268,7 @@ class Lifecycle(Sizing):
         resumes = self._waits_for_a_model
         if resumes:
             self._begin([seat])  # the group goes on with the first that is here
+            self._ask_again()
         if seat.away:
             self._return(seat, now)
         else:
@@ -281,6 +282,11 @@ class Lifecycle(Sizing):
                 self._handlers[type(postponed)](postponed, now)
             self.staffing.ask_for(max(1, self.staffing.wanted - self.finished))
             self._staff(now)
+
+    def _ask_again(self) -> None:
+        """What was asked before the group was resumed: now that there is a model, an answer can be complete."""
+        if self.coordinator.asking is not None:
+            self._outputs.append(self.coordinator.asking)
 
     @property
     def _waits_for_a_model(self) -> bool:

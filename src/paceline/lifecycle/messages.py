@@ -101,6 +101,12 @@ class DepartureRequested(msgspec.Struct, frozen=True, gc=False):
     reason: str = "its place will be gone"
 
 
+class EvictionRequested(msgspec.Struct, frozen=True, gc=False):
+    """Somebody outside wants this worker to go at once, whatever it is at, and the group to go on without it."""
+
+    worker: int  # its id, not that of its seat
+
+
 class EndRequested(msgspec.Struct, frozen=True, gc=False):
     """The run is to end with what everybody is at: its time is over."""
 
@@ -129,6 +135,7 @@ GroupEvent: TypeAlias = (
     | ProcessDied
     | SizeRequested
     | DepartureRequested
+    | EvictionRequested
     | RoomOffered
     | PolicyReplaced
     | PolicyFollowed

@@ -20,6 +20,7 @@ from paceline.lifecycle.staffing import Staffing
 from paceline.lifecycle.work import NO_LIMIT, Limit
 
 MADE_SMALLER = "the group was made smaller"
+SENT_AWAY = "it was sent away"  # by somebody outside, who named it
 
 
 class Roster:
@@ -73,6 +74,13 @@ class Roster:
     def over(self) -> bool:
         """Whether every process has come to its end."""
         return self.ended == len(self.seats)
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody has anything left to do. One that was told to stop may not have read that yet."""
+        if self.members or not self.begun:
+            return self.over
+        return all(seat.state in (State.DISMISSED, State.GONE) for seat in self.seats.values())
 
     @property
     def active(self) -> list[Seat]:

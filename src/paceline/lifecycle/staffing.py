@@ -16,8 +16,13 @@ class Staffing:
         self._restarts = restarts
         self._in_a_row = 0
 
+    @property
+    def least(self) -> int:
+        """The group must keep so many."""
+        return self._least or 1
+
     def ask_for(self, workers: int) -> None:
-        self.wanted = max(self._least or 1, min(workers, self._most or workers))
+        self.wanted = max(self.least, min(workers, self._most or workers))
 
     def limit_to(self, workers: int) -> None:
         """Somebody asked for so many: it stays at that, whatever a cluster offers."""

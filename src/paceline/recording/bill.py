@@ -11,9 +11,10 @@ iteration before which it happened. Only what the policy waited for itself is ch
 from __future__ import annotations
 
 from array import array
-from statistics import median_low
+from copy import deepcopy
 
 import msgspec
+import numpy as np
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import (
@@ -32,6 +33,7 @@ from paceline.core.messages import (
     WorkerReturned,
 )
 from paceline.core.progress import Clocks
+from paceline.lifecycle.roster import SENT_AWAY
 from paceline.policies import policy as build_policy
 from paceline.recording.blame import Arrival, Slowest, share_waits
 from paceline.recording.observer import Observer
@@ -43,10 +45,11 @@ WAITING = "waiting"  # for this worker
 SLOW = "slower than its median"
 DISCARDED = "discarded gradients"  # also interrupted, and not finite
 FAILED = "failures"  # what was lost with it, waits for it until it was given up, its place while that was empty
+EVICTED = "sent away"  # what was lost with it: nobody waited for it to hand that in
 JOINING = "joining"  # until it was let in
 NO_WORK = "no work left"  # others still had some
 SERVER = "the server"  # waits after everybody had arrived
-CAUSES = (COMPUTING, UNFINISHED, WAITING, SLOW, DISCARDED, FAILED, JOINING, NO_WORK, SERVER)
+CAUSES = (COMPUTING, UNFINISHED, WAITING, SLOW, DISCARDED, FAILED, EVICTED, JOINING, NO_WORK, SERVER)
 NOT_LOST = (COMPUTING, UNFINISHED)
 
 
@@ -231,7 +234,8 @@ class Billing(Observer):
         elif worker.doing == JOINING:
             self._spend(number, JOINING, now - worker.since)
         else:
-            self._spend(number, FAILED if failed else NO_WORK if at_the_end else DISCARDED, now - worker.since)
+            lost = EVICTED if event.reason == SENT_AWAY else DISCARDED
+            self._spend(number, FAILED if failed else NO_WORK if at_the_end else lost, now - worker.since)
             self._slowest.stops(number, worker.standing)
             self._departed.append(Arrival(now, number, failed))
         self._charge(number, FAILED if failed else WAITING, self._slowest.cost_of(number))
@@ -292,20 +296,24 @@ class Billing(Observer):
     # -- the end --
 
     def bill(self, end: float) -> Bill:
-        """It may be asked for once: it ends all that is under way."""
+        """As if the run ended then. It may go on."""
+        return deepcopy(self)._final(end)
+
+    def _final(self, end: float) -> Bill:
         self._end(end)
+        medians = {number: _median(worker) for number, worker in self._workers.items()}
         for number, worker in self._workers.items():
-            median = _median(worker)
+            median, useful = medians[number], np.frombuffer(worker.useful)
             if median is not None:
-                beyond = sum(seconds - median for seconds in worker.useful if seconds > median)
+                beyond = float((useful[useful > median] - median).sum())
                 self._spend(number, SLOW, beyond)
-                self._spend(number, COMPUTING, sum(worker.useful) - beyond)
+                self._spend(number, COMPUTING, float(useful.sum()) - beyond)
         items = [Item(number, cause, seconds) for (number, cause), seconds in self._charged.items()]
         items.sort(
             key=lambda item: (-item.seconds, CAUSES.index(item.cause), -1 if item.worker is None else item.worker)
         )
         own = [
-            OwnTime(number, {**worker.spent}, len(worker.useful) + len(worker.wasted), _median(worker))
+            OwnTime(number, worker.spent, len(worker.useful) + len(worker.wasted), medians[number])
             for number, worker in sorted(self._workers.items())
         ]
         return Bill(end, self._most, self._paid, items, own)
@@ -329,8 +337,10 @@ class Billing(Observer):
 
 
 def _median(worker: _Worker) -> float | None:
-    times = [*worker.useful, *worker.wasted]
-    return median_low(times) if times else None
+    """The lower one, of an even number."""
+    times = np.frombuffer(worker.useful + worker.wasted)
+    middle = (len(times) - 1) // 2
+    return float(np.partition(times, middle)[middle]) if len(times) else None
 
 
 def _waits_for_slowest(policy: str) -> bool:

@@ -1,16 +1,17 @@
 """The course of a run, as pictures are drawn from it: what every place did when and why, what happened, and how fast.
 
 Times are whole ticks, each a small part of an iteration, and every list holds differences: so an hour fits into a page.
+Whoever follows a run that goes on asks for what is new, again and again.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from typing_extensions import Self
 
 from paceline.core.messages import (
     AT_THE_END,
@@ -35,6 +36,7 @@ from paceline.recording.places import Place, Places
 
 USED, UNUSED, LOST, OPEN = range(4)  # what became of an iteration; OPEN: it has no fate
 TICKS = 40  # of a usual iteration
+USUAL_OVER = 4_000  # iterations of each place, at most
 MOST_REASONS = 4_000
 MOST_MARKS = 1_000
 MOST_MOMENTS = 400_000  # of updates, and of barriers
@@ -51,6 +53,8 @@ class _Row:
         self.fates = array("b")
         self.workers: list[tuple[float, int]] = []  # since when which worker
         self.since: float | None = None  # it computes
+        self.waits_for = 0  # it waits for this reason since its last push; 0: it does not
+        self.changed = 0  # from this iteration on something is new
 
     def add(self, now: float, fate: int, samples: int = 0) -> int:
         """An iteration ends; returns its number. That it began is missing in a trace that was tampered with."""
@@ -62,14 +66,48 @@ class _Row:
         self.since = None
         return len(self.begins) - 1
 
+    def decide(self, number: int, fate: int) -> None:
+        self.fates[number] = fate
+        self.changed = min(self.changed, number)
+
+    def stop_waiting(self, now: float, who: int) -> None:
+        if self.waits_for and self.ends[-1] < now:
+            self.ends[-1], self.reasons[-1], self.until[-1] = now, self.waits_for, who
+            self.changed = min(self.changed, len(self.ends) - 1)
+        self.waits_for = 0
+
+    def so_far(self, first: int, now: float) -> _Row:
+        """A copy from that iteration on, with what is under way up to now."""
+        found = _Row()
+        found.begins, found.pushes, found.ends = self.begins[first:], self.pushes[first:], self.ends[first:]
+        found.reasons, found.until = self.reasons[first:], self.until[first:]
+        found.samples, found.fates = self.samples[first:], self.fates[first:]
+        if found.ends and self.waits_for:
+            found.waits_for = self.waits_for
+            found.stop_waiting(now, -1)
+        if self.since is not None and self.since < now:
+            found.since = self.since
+            found.add(now, OPEN)
+        return found
+
+
+@dataclass
+class _Told:
+    """So many of each list were told."""
+
+    reasons: int = 0
+    updates: int = 0
+    barriers: int = 0
+    marks: int = 0
+    rows: list[int] = field(default_factory=list)  # iterations of each that are still as they were told
+
 
 class Course(Observer):
-    """Give it every record, then ask for `data`."""
+    """Give it every record, and ask for `data`."""
 
     def __init__(self) -> None:
         self._places = Places()
         self._rows: list[_Row] = []
-        self._waiting: dict[int, int] = {}  # worker -> number of its reason
         self._clock: dict[int, int] = {}
         self._standing: dict[int, int] = {}
         self._clocks = Clocks()
@@ -81,6 +119,7 @@ class Course(Observer):
         self.leads: Counter[int] = Counter()
         self.marks: list[tuple[float, str, str]] = []
         self.choices: list[tuple[float, Estimates]] = []
+        self._before = _Told()
 
     def observe(self, record: Record) -> None:
         event, now = record.event, record.now
@@ -116,14 +155,14 @@ class Course(Observer):
                 case ApplyUpdate(gradients):
                     for gradient in gradients:
                         row, number, version = self._pending.pop(gradient)
-                        row.fates[number] = USED
+                        row.decide(number, USED)
                         self.staleness[self._version - version] += 1
                     self._version += 1
                     if len(self._updates) < MOST_MOMENTS:
                         self._updates.append(now)
                 case DiscardGradient(gradient):
                     row, number, _ = self._pending.pop(gradient)
-                    row.fates[number] = UNUSED
+                    row.decide(number, UNUSED)
                 case InterruptWorker(worker):
                     self._lose(worker, now)
                     self._row(worker).since = now
@@ -153,18 +192,14 @@ class Course(Observer):
         row = self._row(worker)
         self._pending[event.gradient] = row, row.add(record.now, OPEN, event.samples), event.version
         reason = record.reason if len(self._reasons) < MOST_REASONS or record.reason in self._reasons else "waits"
-        self._waiting[worker] = self._reasons.setdefault(reason, len(self._reasons))
+        row.waits_for = self._reasons.setdefault(reason, len(self._reasons))
 
     def _release(self, worker: int, now: float, who: int) -> None:
         if worker not in self._standing:
             self._standing[worker] = self._clocks.enter(worker)
-        self._stop_waiting(worker, now, who)
-        self._row(worker).since = now
-
-    def _stop_waiting(self, worker: int, now: float, who: int) -> None:
-        reason, row = self._waiting.pop(worker, None), self._row(worker)
-        if reason is not None and row.ends[-1] < now:
-            row.ends[-1], row.reasons[-1], row.until[-1] = now, reason, who
+        row = self._row(worker)
+        row.stop_waiting(now, who)
+        row.since = now
 
     def _lose(self, worker: int, now: float) -> None:
         self._row(worker).add(now, LOST)
@@ -173,7 +208,7 @@ class Course(Observer):
         worker = event.worker
         if worker in self._standing:
             row = self._row(worker)
-            self._stop_waiting(worker, now, worker)
+            row.stop_waiting(now, worker)
             if row.since is not None and row.since < now and event.reason not in AT_THE_END:
                 row.add(now, LOST)
             row.since = None
@@ -185,32 +220,46 @@ class Course(Observer):
         if len(self.marks) < MOST_MARKS:
             self.marks.append((now, kind, said))
 
-    def close(self, end: float) -> Self:
-        """End all that is under way."""
-        for worker in list(self._standing):
-            self._stop_waiting(worker, end, -1)
-            row = self._row(worker)
-            if row.since is not None and row.since < end:
-                row.add(end, OPEN)
-        return self
+    # -- telling --
 
-    def data(self, end: float) -> dict[str, Any]:
-        """For the page; `close` it first."""
-        lengths = [np.subtract(row.pushes, row.begins) for row in self._rows if len(row.begins)]
-        usual = float(np.median(np.concatenate(lengths))) if lengths else 0.0
-        tick = (usual or end or 1.0) / TICKS
+    def data(self, end: float, tick: float | None = None) -> dict[str, Any]:
+        """All of it, for a page, as if the run ended then. `tick`: seconds; None: as suits its iterations."""
+        usual = self._usual()
+        return self._told(_Told(rows=[0] * len(self._rows)), end, tick or (usual or end or 1.0) / TICKS, usual)
+
+    def news(self, end: float, tick: float) -> dict[str, Any]:
+        """As `data` was the last time that this was asked for, but for what is in here: each list goes on after that
+        one, each row after those of its iterations that `kept` counts, and the rest is as it is now."""
+        told = self._before
+        told.rows = [row.changed for row in self._rows]
+        found = self._told(told, end, tick, self._usual())
+        self._before = _Told(len(self._reasons), len(self._updates), len(self._barriers), len(self.marks))
+        for row in self._rows:
+            row.changed = len(row.begins) - bool(row.waits_for)  # what is under way will be told again
+        return found
+
+    def _told(self, known: _Told, end: float, tick: float, usual: float) -> dict[str, Any]:
+        rows = zip(self._rows, known.rows, strict=True)
         return {
             "end": end,
             "tick": tick,
-            "reasons": list(self._reasons),
-            "rows": [_row_data(row, tick) for row in self._rows],
-            "updates": _differences(self._updates, tick),
-            "barriers": _differences(self._barriers, tick),
-            "marks": self.marks,
+            "usual": usual,
+            "reasons": list(self._reasons)[known.reasons :],
+            "rows": [_row_data(row, first, tick, end) for row, first in rows],
+            "updates": _differences(self._updates, known.updates, tick),
+            "barriers": _differences(self._barriers, known.barriers, tick),
+            "marks": self.marks[known.marks :],
             "pace": self._paces(end) if end > 0 else [],
             "staleness": sorted(self.staleness.items()),
             "leads": sorted(self.leads.items()),
         }
+
+    def _usual(self) -> float:
+        """What an iteration takes, lately; 0: nobody knows yet."""
+        lengths = [
+            np.subtract(row.pushes[-USUAL_OVER:], row.begins[-USUAL_OVER:]) for row in self._rows if len(row.begins)
+        ]
+        return float(np.median(np.concatenate(lengths))) if lengths else 0.0
 
     def _paces(self, end: float) -> list[list[float]]:
         """Of every place, samples per second in equal parts of the run."""
@@ -223,14 +272,17 @@ class Course(Observer):
         return found
 
 
-def _row_data(row: _Row, tick: float) -> dict[str, Any]:
+def _row_data(whole: _Row, first: int, tick: float, end: float) -> dict[str, Any]:
     """Differences between the moments of a row: from an end to the next begin, to the push, to the end."""
+    row = whole.so_far(first, end)
     moments = np.stack([row.begins, row.pushes, row.ends], axis=1) if len(row.begins) else np.zeros((0, 3))
-    steps = np.diff(_ticks(moments.ravel(), tick), prepend=0).reshape(-1, 3)
+    begin = _ticks(whole.ends[first - 1], tick) if first else 0
+    steps = np.diff(_ticks(moments.ravel(), tick), prepend=begin).reshape(-1, 3)
     waited = np.flatnonzero(np.array(row.reasons))
     odd = np.flatnonzero(np.array(row.fates, dtype=np.int8) != USED)
     return {
-        "workers": row.workers,
+        "kept": first,
+        "workers": whole.workers,
         "gaps": steps[:, 0].tolist(),
         "computes": steps[:, 1].tolist(),
         "waits": steps[:, 2].tolist(),
@@ -246,5 +298,7 @@ def _ticks(moments: Any, tick: float) -> Any:
     return np.rint(np.asarray(moments, dtype=float) / tick).astype(np.int64)
 
 
-def _differences(moments: Any, tick: float) -> list[int]:
-    return np.diff(_ticks(moments, tick), prepend=0).tolist()  # type: ignore[no-any-return]
+def _differences(moments: Any, first: int, tick: float) -> list[int]:
+    """From that number on; the first of them differs from the one before it."""
+    before = _ticks(moments[first - 1], tick) if first else 0
+    return np.diff(_ticks(moments[first:], tick), prepend=before).tolist()  # type: ignore[no-any-return]

@@ -63,6 +63,7 @@ class Ledger(Observer):
     def __init__(self) -> None:
         self._pending: dict[Gradient, GradientArrived] = {}
         self._epochs: dict[int, np.ndarray[Any, Any]] = {}  # how often each sample was applied; SKIPPED: never will be
+        self._counted: dict[int, EpochBalance] = {}  # of those in which nothing has changed since
         self._applied = self._skipped = self._discarded = self._late = 0
         self._lost: dict[str, int] = {}
         self._samples = 0  # of the data set, where the group shares one
@@ -74,6 +75,7 @@ class Ledger(Observer):
         match record.event:
             case DataOpened(samples, epochs):
                 self._samples, self._wanted = samples, epochs or 0
+                self._counted.clear()
             case GradientArrived():
                 self._pending.setdefault(record.event.gradient, record.event)
             case UnitsReturned(_, units, reason) if units:
@@ -111,7 +113,8 @@ class Ledger(Observer):
             self._discarded += arrived.samples
 
     def _positions(self, unit: Unit) -> np.ndarray[Any, Any]:
-        """The entries of these samples: parts of a data set lie between each other."""
+        """The entries of these samples, to be changed: parts of a data set lie between each other."""
+        self._counted.pop(unit.epoch, None)
         last = unit.part + (unit.end - 1) * unit.parts
         counts = self._epochs.get(unit.epoch)
         if counts is None or len(counts) <= last:
@@ -137,8 +140,16 @@ class Ledger(Observer):
         )
 
     def _epoch(self, epoch: int, samples: int) -> EpochBalance:
+        """A page that follows a run asks every second, and most epochs are over or have not begun."""
+        if epoch not in self._epochs:
+            return EpochBalance(epoch, samples, 0, 0, 0, samples)
+        if epoch not in self._counted:
+            self._counted[epoch] = self._count(epoch, samples)
+        return self._counted[epoch]
+
+    def _count(self, epoch: int, samples: int) -> EpochBalance:
         counts = np.zeros(samples, dtype=np.uint8)
-        seen = self._epochs.get(epoch, counts)[:samples]
+        seen = self._epochs[epoch][:samples]
         counts[: len(seen)] = seen
         once, skipped, never = (int((counts == value).sum()) for value in (1, SKIPPED, 0))
         return EpochBalance(epoch, samples, once, samples - once - skipped - never, skipped, never)

@@ -7,6 +7,7 @@ whole up to its last flush, and one that is cut where a member ended is a whole 
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import BinaryIO
 
 GZIP = 31  # what zlib calls its format, with the largest window
 AT_ONCE = 1 << 16
+SEEN_AGAIN = 256  # bytes: the latest line, or most of it
 COMPRESSED = ".gz"
 
 
@@ -111,6 +113,7 @@ class GrowingLines:
         """`most`: so many bytes of lines, at most, of what is there when it is first read."""
         self._path, self._most = path, most
         self._read = 0  # bytes of the file
+        self._last = b""  # of those: what the file must still have there
         self._rest = b""  # of a line whose end has not come yet
         self._inflater = _Inflater() if path.suffix == COMPRESSED else None
         self._began = False
@@ -118,22 +121,29 @@ class GrowingLines:
 
     @property
     def was_cut(self) -> bool:
-        """Whether the file is shorter than what was read of it: a run that is resumed begins before its end."""
+        """Whether what was read is no longer there: a run that is resumed begins before its end, and may have come
+        further since."""
         try:
-            return self._path.stat().st_size < self._read
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._read:
+                    return True
+                file.seek(self._read - len(self._last))
+                return file.read(len(self._last)) != self._last
         except FileNotFoundError:
             return self._read > 0
 
-    def new(self) -> list[bytes]:
-        """The lines that came since the last time."""
+    def new(self, at_once: int | None = None) -> list[bytes]:
+        """The lines that came since the last time. `at_once`: bytes of the file, at most; the rest comes next time."""
         with self._path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if not self._began and self._inflater is None and size > self._most:
                 self._read = size - self._most
                 self.from_the_start = False
             file.seek(self._read)
-            content = bytearray(self._rest)
-            for piece in iter(lambda: file.read(AT_ONCE), b""):
+            content, left = bytearray(self._rest), sys.maxsize if at_once is None else at_once
+            while piece := file.read(min(AT_ONCE, left)):
+                left -= len(piece)
+                self._last = (self._last + piece)[-SEEN_AGAIN:]
                 content += piece if self._inflater is None else self._inflater.take(piece)
                 if not self._began and len(content) > 2 * self._most:  # what is compressed is read from its start on
                     del content[: -self._most]

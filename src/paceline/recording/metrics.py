@@ -127,6 +127,10 @@ class _Worker:
         self.pushed_at: float | None = None  # set while it waits
         self.reason = ""
 
+    def waits(self, now: float) -> float:
+        """How long it has waited since its latest push."""
+        return 0.0 if self.pushed_at is None else now - self.pushed_at
+
 
 class RunMetrics(Observer):
     """Give it every record, then ask for the summary."""
@@ -236,8 +240,7 @@ class RunMetrics(Observer):
         members = []
         for worker_id, worker in sorted(self._workers.items()):
             if worker.left is None:
-                waits = worker.pushed_at is not None
-                waited = worker.waited + (now - worker.pushed_at if worker.pushed_at is not None else 0.0)
+                waits, waited = worker.pushed_at is not None, worker.waited + worker.waits(now)
                 stayed = now - worker.entered
                 share, rate = (waited / stayed, worker.samples / stayed) if stayed > 0 else (0.0, 0.0)
                 reason = worker.reason if waits else ""
@@ -247,18 +250,19 @@ class RunMetrics(Observer):
     def totals(self, now: float) -> Totals:
         workers = {}
         for worker_id, worker in self._workers.items():
-            waits = 0.0 if worker.pushed_at is None else now - worker.pushed_at
             stayed = (now if worker.left is None else worker.left) - worker.entered
-            workers[worker_id] = WorkerTotals(worker.samples, worker.waited + waits, stayed)
+            workers[worker_id] = WorkerTotals(worker.samples, worker.waited + worker.waits(now), stayed)
         return Totals(now, self._applied, self._staleness, workers)
 
     def summary(self, policy: str, end: float) -> Summary:
-        """The figures at the end of the run. It may be asked for once, because it ends every wait."""
-        summaries = []
+        """The figures, as if the run ended then: every wait lasts until now."""
+        summaries, longest = [], self._longest
         for worker_id, worker in sorted(self._workers.items()):
-            self._stop_waiting(worker_id, worker, end)
+            waits = worker.waits(end)
+            if waits > 0 and (longest is None or waits > longest.seconds):
+                longest = LongestWait(worker_id, worker.pushed_at or 0.0, waits, worker.reason)
             stayed = (end if worker.left is None else worker.left) - worker.entered
-            summaries.append(WorkerSummary(worker_id, worker.pushes, worker.waited, stayed))
+            summaries.append(WorkerSummary(worker_id, worker.pushes, worker.waited + waits, stayed))
         waiting = sum(worker_summary.waiting_seconds for worker_summary in summaries)
         together = sum(worker_summary.member_seconds for worker_summary in summaries)
         return Summary(
@@ -277,8 +281,8 @@ class RunMetrics(Observer):
             waiting_seconds=waiting,
             waiting_share=waiting / together if together else 0.0,
             supersteps=self._supersteps,
-            longest_wait=self._longest,
+            longest_wait=longest,
             workers=summaries,
-            departures=self._departures,
-            changes=self._changes,
+            departures=[*self._departures],
+            changes=[*self._changes],
         )

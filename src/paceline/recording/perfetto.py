@@ -24,6 +24,7 @@ from paceline.core.messages import (
     WorkerReturned,
     WorkerSuspected,
 )
+from paceline.lifecycle.roster import SENT_AWAY
 from paceline.recording.observer import Observer
 from paceline.recording.perfetto_packets import Packets, Value
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
@@ -100,7 +101,7 @@ class PerfettoTrace(Observer):
             case WorkerLeft(worker, reason) if worker in self._workers and worker not in self._gone:
                 self._gone.add(worker)
                 self._end(worker, now, {})
-                name = "leaves" if reason in AT_THE_END else "is lost"
+                name = "leaves" if reason in AT_THE_END else "is sent away" if reason == SENT_AWAY else "is lost"
                 self._packets.instant(FIRST_WORKER + worker, now, name, {"reason": reason})
             case WorkerReturned(worker) if self._workers.get(worker) == COMPUTES:
                 self._end(worker, now, {"interrupted": "the run was resumed"})

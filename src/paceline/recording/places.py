@@ -1,13 +1,14 @@
 """Who holds which place of a group. A place is what is paid for: it outlives the workers that hold it in turn.
 
 A place opens when a worker joins for whom none is free. A worker that comes back takes its old one, a new worker the
-one that has been empty for the longest. It closes when the group is made smaller; one whose worker died stays, empty.
+one that has been empty for the longest. It closes when the group is made smaller, or its worker is sent away; one whose
+worker died stays, empty.
 """
 
 from __future__ import annotations
 
 from paceline.core.messages import AT_THE_END, WorkerJoined, WorkerLeft
-from paceline.lifecycle.roster import MADE_SMALLER
+from paceline.lifecycle.roster import MADE_SMALLER, SENT_AWAY
 
 
 class Place:
@@ -67,7 +68,7 @@ class Places:
         if place is not None:
             place.holder = None
             place.left_at, place.reason = now, event.reason
-            place.closed = event.reason == MADE_SMALLER
+            place.closed = event.reason in (MADE_SMALLER, SENT_AWAY)
         return place
 
     def of(self, worker: int) -> Place:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from paceline.recording.status import FINISHED, KILLED, RUNNING, STARTING, STOPPED, UNREADABLE, RunStatus
+from paceline.recording.status import FINISHED, KILLED, RUNNING, STARTING, STOPPED, UNREADABLE, RunStatus, as_text
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATES = (STARTING, RUNNING, FINISHED, STOPPED, KILLED, UNREADABLE)
@@ -39,7 +39,7 @@ def prometheus_text(runs: Iterable[RunStatus]) -> str:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{value.translate(ESCAPED)}"' for name, value in labels.items())
+    return ",".join(f'{name}="{as_text(value).translate(ESCAPED)}"' for name, value in labels.items())
 
 
 def _number(value: float) -> str:

@@ -75,3 +75,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...] = ()  # all of them
     checkpoint: CheckpointStatus | None = None
     problem: str = ""  # why there is not more to say
+
+
+def as_text(path: object) -> str:
+    """In letters that can be written anywhere: the name of a directory may have others."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")

@@ -27,6 +27,7 @@ from paceline.core.messages import (
     WorkerLeft,
     WorkerSuspected,
 )
+from paceline.lifecycle.roster import SENT_AWAY
 from paceline.recording.metrics import RunMetrics, WorkerNow
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement
@@ -246,6 +247,8 @@ def news_of_a_worker(record: Record) -> str:
     match record.event:
         case WorkerSuspected() | WentBack():
             return str(record.event)
+        case WorkerLeft(worker, reason) if reason == SENT_AWAY:
+            return f"worker {worker} was sent away after {record.now:.1f} s"
         case WorkerLeft(worker, reason) if reason not in AT_THE_END:
             return f"worker {worker} left after {record.now:.1f} s: {reason}"
         case _:

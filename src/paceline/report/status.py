@@ -34,19 +34,19 @@ def status_view(status: RunStatus, width: int, *, wrap: bool = True) -> Renderab
     """`wrap`: reasons are shown whole. In a view that is drawn again and again each worker has one line."""
     parts: list[RenderableType] = [
         Text.assemble((status.run, "bold"), "  ", (status.state, STYLES[status.state])),
-        Text(", ".join(_setting(status)), style="dim"),
+        Text(", ".join(setting(status)), style="dim"),
     ]
     if status.seconds:
-        parts.append(Text(_run_line(status)))
+        parts.append(Text(run_line(status)))
     if status.workers:
         shown = [worker.as_row() for worker in status.workers[:MOST_ROWS]]
         parts.append(worker_table(shown, 16 if width >= WIDE else 10, wrap=wrap))
-        parts.append(Text(_over(status), style="dim"))
-    parts += [Text(line, style=style) for line, style in _remarks(status)]
+        parts.append(Text(figures_are_over(status), style="dim"))
+    parts += [Text(line, style=style) for line, style in remarks(status)]
     return Group(*parts)
 
 
-def _run_line(status: RunStatus) -> str:
+def run_line(status: RunStatus) -> str:
     """How far it is."""
     if status.measurement is not None and status.state in GOING_ON:
         now = msgspec.structs.replace(status.measurement, seconds=status.seconds, samples=status.samples)
@@ -55,7 +55,7 @@ def _run_line(status: RunStatus) -> str:
     return f"{duration(status.seconds)}, {status.samples:,} samples, {rate:,.0f} samples/s, {status.updates:,} updates"
 
 
-def _setting(status: RunStatus) -> Iterator[str]:
+def setting(status: RunStatus) -> Iterator[str]:
     if status.policy:
         yield f"{status.policy} (began with {status.began_with})" if status.began_with else status.policy
     if status.optimizer:
@@ -69,8 +69,9 @@ def _setting(status: RunStatus) -> Iterator[str]:
     yield time.strftime("%Y-%m-%d %H:%M", time.localtime(status.began))
 
 
-def _over(status: RunStatus) -> str:
-    more = len(status.workers) - MOST_ROWS
+def figures_are_over(status: RunStatus, rows: int = MOST_ROWS) -> str:
+    """`rows`: so many workers are shown."""
+    more = len(status.workers) - rows
     hidden = f"and {more} more; " if more > 0 else ""
     unseen = f"{status.unseen} more did nothing in that time; " if status.unseen else ""
     span = "the whole run" if not status.since else f"the last {duration(status.seconds - status.since)}"
@@ -78,10 +79,16 @@ def _over(status: RunStatus) -> str:
     return f"{hidden}{ended}samples/s, waited and stale (mean staleness) are over {span}; {unseen}".rstrip("; ")
 
 
-def _remarks(status: RunStatus) -> Iterator[tuple[str, str]]:
+def remarks(status: RunStatus) -> Iterator[tuple[str, str]]:
+    """Each with its colour."""
     waits = [worker.latest_wait for worker in status.workers if worker.latest_wait and worker.state != WAITS]
     if waits:
         yield f"latest wait that is over: {waits[0]}", ""
+    yield from lasting_remarks(status)
+
+
+def lasting_remarks(status: RunStatus) -> Iterator[tuple[str, str]]:
+    """Those that do not come and go from one second to the next."""
     for failure in status.failures[-FAILURES:]:
         yield str(failure), "yellow"
     if len(status.failures) > FAILURES:
@@ -151,15 +158,15 @@ def runs_table(runs: Sequence[RunStatus], below: Path, width: int) -> Table:
             Text(run.problem or run.policy, style="red" if run.problem else ""),
             "-" if run.workers_asked is None else str(run.workers_asked),
             Text(run.state, style=STYLES[run.state]),
-            _done(run, wide),
+            samples_done(run, wide),
             *([f"{run.updates:,}" if run.updates else "-"] if wide else []),
-            _evaluated(run),
+            evaluated(run),
             time.strftime("%m-%d %H:%M", time.localtime(run.began)),
         )
     return table
 
 
-def _done(run: RunStatus, wide: bool) -> str:
+def samples_done(run: RunStatus, wide: bool) -> str:
     if not run.samples:
         return "-"
     if not run.samples_asked:
@@ -168,7 +175,7 @@ def _done(run: RunStatus, wide: bool) -> str:
     return f"{run.samples:,} ({share})" if wide else share
 
 
-def _evaluated(run: RunStatus) -> str:
+def evaluated(run: RunStatus) -> str:
     if not run.evaluations:
         return "-"
     figures = run.evaluations[-1].figures

@@ -24,11 +24,11 @@ def available_memory() -> int | None:
     return min(found, default=None)
 
 
-def refuse_if_too_many(workers: int, available: int | None) -> None:
+def refuse_if_too_many(workers: int, available: int | None, what: str = "workers") -> None:
     needed = FIRST + workers * EACH
     if available is not None and needed > available:
         most = max(0, (available - FIRST) // EACH)
         raise ConfigurationError(
-            f"{workers} workers need at least {needed / 1e9:.1f} GB of memory without any model, and"
+            f"{workers:,} {what} need at least {needed / 1e9:.1f} GB of memory without any model, and"
             f" {max(0, available) / 1e9:.1f} GB are free: there is room for {most} at most"
         )

@@ -34,7 +34,18 @@ class Switch(msgspec.Struct, frozen=True, tag=True):
     policy: str
 
 
-Request: TypeAlias = Scale | Switch
+class Evict(msgspec.Struct, frozen=True, tag=True):
+    """This worker is to go at once, and the group to go on without it."""
+
+    worker: int
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """The run is to end as after a first Ctrl-C."""
+
+
+Request: TypeAlias = Scale | Switch | Evict | Stop
+KINDS = tuple(kind.__name__ for kind in (Scale, Switch, Evict, Stop))
 
 
 class Scaled(msgspec.Struct, frozen=True, tag=True):
@@ -51,13 +62,28 @@ class Switched(msgspec.Struct, frozen=True, tag=True):
     doubt: str = ""  # what the user should know of it
 
 
+class Evicted(msgspec.Struct, frozen=True, tag=True):
+    """It is gone from the group."""
+
+    worker: int
+    workers: int  # so many there are now, or will be when all have started
+
+
+class Stopping(msgspec.Struct, frozen=True, tag=True):
+    """The run comes to its end."""
+
+    begun: bool = True  # whether there is anything to save
+    ended: bool = False  # it was too quick for an answer
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """Nothing has changed."""
 
     reason: str
 
 
-Answer: TypeAlias = Scaled | Switched | Refused
+Granted: TypeAlias = Scaled | Switched | Evicted | Stopping
+Answer: TypeAlias = Granted | Refused
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -67,9 +93,15 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     request: Request
 
 
-class _Answered(msgspec.Struct, frozen=True, array_like=True):
+class _Unknown(msgspec.Struct, frozen=True, array_like=True):
+    """A line that somebody with a newer paceline may have written."""
+
     number: int
-    answer: Answer
+    request: msgspec.Raw
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str
 
 
 class Control:
@@ -77,7 +109,7 @@ class Control:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / PIPE
-        self._answer = directory / ANSWER
+        self._directory = directory
         self._rest = b""  # of a line that has not come to its end
         self.close()
         os.mkfifo(self._path, 0o600)
@@ -95,45 +127,74 @@ class Control:
             *lines, self._rest = (self._rest + os.read(self.fileno(), LONGEST)).split(b"\n")
             for line in lines:
                 with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                    found.append(msgspec.json.decode(line, type=Asked))
+                    self._read(line, found)
         return found
 
+    def _read(self, line: bytes, found: list[Asked]) -> None:
+        """One that asks for what this version does not know is told so."""
+        try:
+            found.append(msgspec.json.decode(line, type=Asked))
+        except msgspec.ValidationError:
+            unknown = msgspec.json.decode(line, type=_Unknown)
+            kind = msgspec.json.decode(unknown.request, type=_Kind).type
+            if kind not in KINDS:
+                self._tell(unknown.number, Refused(f"it is of another version of paceline, and cannot {kind.lower()}"))
+
     def answer(self, asked: Asked, answer: Answer) -> None:
-        unfinished = self._answer.with_suffix(".unfinished")
-        write_privately(unfinished, msgspec.json.encode(_Answered(asked.number, answer)) + b"\n")
-        unfinished.rename(self._answer)
+        self._tell(asked.number, answer)
+
+    def _tell(self, number: int, answer: Answer) -> None:
+        unfinished = self._directory / f"{ANSWER}.unfinished"
+        write_privately(unfinished, msgspec.json.encode(answer) + b"\n")
+        unfinished.rename(_answer_to(self._directory, number))
 
     def close(self) -> None:
         if getattr(self, "_descriptor", None) is not None:
             os.close(self.fileno())
             self._descriptor = None
-        for path in (self._path, self._answer):
+        for path in (self._path, *self._directory.glob(f"{ANSWER}.*")):  # some who asked did not wait
             path.unlink(missing_ok=True)
 
 
-def ask(directory: Path, request: Request) -> Scaled | Switched:
+def _answer_to(directory: Path, number: int) -> Path:
+    """One file for each request: several may ask at the same time."""
+    return directory / f"{ANSWER}.{number}"
+
+
+def ask(directory: Path, request: Request) -> Granted:
     """Ask the run in this directory for something. ConfigurationError if it refuses, or if there is none."""
     try:
         descriptor = os.open(directory / PIPE, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as problem:
         if problem.errno in (errno.ENOENT, errno.ENXIO, errno.ENOTDIR):
-            raise ConfigurationError(f"{directory}: no run is going on there") from None
+            raise ConfigurationError(f"{directory}: no run is going on there; `paceline runs` tells which do") from None
         raise ConfigurationError(f"{directory / PIPE}: {problem.strerror}") from None
-    answer, number = directory / ANSWER, time.monotonic_ns()
+    number = time.monotonic_ns()
+    answer = _answer_to(directory, number)
     line = msgspec.json.encode(Asked(number, request)) + b"\n"
     try:
         if len(line) > LONGEST:
             raise ConfigurationError(f"{directory}: a request has at most {LONGEST} bytes")
         os.write(descriptor, line)
+    except BlockingIOError:
+        raise ConfigurationError(f"{directory}: the run is too busy to be asked for anything") from None
     finally:
         os.close(descriptor)
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
+        goes_on = (directory / PIPE).exists()
         with contextlib.suppress(FileNotFoundError):
-            found = msgspec.json.decode(answer.read_bytes(), type=_Answered)
-            if found.number == number:
-                if isinstance(found.answer, Refused):
-                    raise ConfigurationError(f"{directory}: {found.answer.reason}")
-                return found.answer
+            found: Answer = msgspec.json.decode(answer.read_bytes(), type=Answer)
+            answer.unlink(missing_ok=True)
+            if isinstance(found, Refused):
+                raise ConfigurationError(f"{directory}: {found.reason}")
+            return found
+        if not goes_on and isinstance(request, Stop):
+            return Stopping(ended=True)
+        if not goes_on:
+            raise ConfigurationError(f"{directory}: the run came to its end before it answered")
         time.sleep(0.02)
-    raise ConfigurationError(f"{directory}: the run did not answer within {PATIENCE:g} seconds")
+    raise ConfigurationError(
+        f"{directory}: the run did not answer within {PATIENCE:g} seconds: it is busy, or was begun with a paceline"
+        f" that cannot {type(request).__name__.lower()}; config.json says with which"
+    )

@@ -126,6 +126,7 @@ class ProcessPort:
     def start_process(self, command: StartProcess) -> None:
         process = self._launcher.start_worker(command.seat)
         self.processes[command.seat] = process
+        self.meter.wire.watch(command.seat, process.channel)
         self._on_start(process)
 
     def take_model(self, seat: int, layout: Layout, optimizer: bytes, state: str | None = None) -> None:

@@ -1,4 +1,5 @@
-"""What somebody wants of a run that goes on: another size of its group, another policy, or the policy an answer.
+"""What somebody wants of a run that goes on: another size of its group, another policy, that a worker goes, that it
+ends; or the policy an answer.
 
 A callback speaks in the middle of an event, so what it wants is checked at once and done between two.
 """
@@ -10,19 +11,36 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
+from typing_extensions import assert_never
 
 from paceline.core.coordinator import Decides
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import NO_CORRECTION_EXPECTED, Ask, UpdateRule
 from paceline.lifecycle.lifecycle import Lifecycle
-from paceline.lifecycle.messages import GroupEvent, PolicyReplaced, SizeRequested
-from paceline.runtimes.serving.control import Answer, Control, Refused, Request, Scale, Scaled, Switched
+from paceline.lifecycle.messages import EvictionRequested, GroupEvent, PolicyReplaced, SizeRequested
+from paceline.lifecycle.sizing import NOT_YET
+from paceline.runtimes.serving.control import (
+    Answer,
+    Control,
+    Evict,
+    Evicted,
+    Refused,
+    Request,
+    Scale,
+    Scaled,
+    Stop,
+    Stopping,
+    Switch,
+    Switched,
+)
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.port import ProcessPort
 from paceline.training.update_rules import Applies, corrects, rule_under
 
 # From what somebody calls a policy, and the size of the group: a fresh one. ConfigurationError: it cannot be.
 ChoosePolicy: TypeAlias = Callable[[Any, int], Decides]
+
+STOPPED = "somebody asked it to (paceline stop)"
 
 
 class Requests:
@@ -43,11 +61,19 @@ class Requests:
         self._choose = choose
         self._deliver: Callable[[GroupEvent], None] = lambda event: None
         self._is_over: Callable[[], bool] = lambda: False
-        self._wanted: deque[Decides] = deque()
+        self._ends: Callable[[], bool] = lambda: False
+        self.stopped = ""  # why somebody wants it to end before all is done
+        self._wanted: deque[Decides | EvictionRequested] = deque()
 
-    def attach(self, loop: Loop, deliver: Callable[[GroupEvent], None], is_over: Callable[[], bool]) -> None:
-        """The loop begins. `is_over`: whether training is."""
-        self._deliver, self._is_over = deliver, is_over
+    def attach(
+        self,
+        loop: Loop,
+        deliver: Callable[[GroupEvent], None],
+        is_over: Callable[[], bool],
+        ends: Callable[[], bool],
+    ) -> None:
+        """The loop begins. `is_over`: whether training is; `ends`: whether it comes to its end before its time."""
+        self._deliver, self._is_over, self._ends = deliver, is_over, ends
         if self._control is not None:
             loop.watch(self._control, self._receive)
 
@@ -56,10 +82,24 @@ class Requests:
         if not self._is_over():
             self._wanted.append(self._chosen(policy)[0])
 
+    def stop(self, reason: str) -> None:
+        """End the run before all is done. Any thread may say so at any time; once training is over, it does nothing."""
+        if not (self._is_over() or self.stopped):
+            self.stopped = reason
+
+    def want_gone(self, worker: int) -> None:
+        """Send this worker away between two events. ConfigurationError, at once, if that is impossible."""
+        if not (self._is_over() or self._is_stopping):
+            self._wanted.append(self._eviction(worker))
+
     def look(self) -> None:
         """Between two events."""
         while self._wanted:
-            self._switch(self._wanted.popleft())
+            wanted = self._wanted.popleft()
+            if isinstance(wanted, EvictionRequested):
+                self._deliver(wanted)
+            else:
+                self._switch(wanted)
 
     def _receive(self) -> None:
         assert self._control is not None
@@ -70,7 +110,18 @@ class Requests:
         if self._is_over():
             return Refused("its training is over")
         try:
-            return self._scale(request.workers) if isinstance(request, Scale) else self._switch(request.policy)
+            match request:
+                case Scale(workers):
+                    return self._scale(workers)
+                case Switch(policy):
+                    return self._switch(policy)
+                case Evict(worker):
+                    return self._evict(worker)
+                case Stop():
+                    self.stop(STOPPED)
+                    return Stopping(begun=self._port.aggregation is not None)
+                case _:
+                    assert_never(request)
         except ConfigurationError as problem:
             return Refused(str(problem))
 
@@ -84,6 +135,22 @@ class Requests:
             raise ConfigurationError(f"policy {str(policy)!r}: {problem}") from None
         self._deliver(SizeRequested(workers))
         return Scaled(self._lifecycle.staffing.wanted)
+
+    def _evict(self, worker: int) -> Evicted:
+        self._deliver(self._eviction(worker))
+        return Evicted(worker, len(self._lifecycle.active))
+
+    @property
+    def _is_stopping(self) -> bool:
+        return bool(self.stopped) or self._ends()
+
+    def _eviction(self, worker: int) -> EvictionRequested:
+        if self._is_stopping:
+            raise ConfigurationError("the run is being stopped, and waits for all of its workers once more")
+        refusal = self._lifecycle.refusal_to_evict(worker)
+        if refusal:
+            raise ConfigurationError(refusal)
+        return EvictionRequested(worker)
 
     def _switch(self, policy: Any) -> Switched:
         before = str(self._lifecycle.coordinator.policy)
@@ -99,7 +166,7 @@ class Requests:
         if self._choose is None:
             raise ConfigurationError("the policy of this run cannot be switched")
         if self._port.aggregation is None:
-            raise ConfigurationError("the group has not begun yet: ask again when it trains")
+            raise ConfigurationError(NOT_YET)
         chosen = self._choose(policy, max(1, len(self._lifecycle.active)))
         return chosen, self.rule_under(chosen)
 

@@ -137,9 +137,7 @@ class Server:
         # Of a run that is resumed; its start does not count.
         self._before = 0.0 if resumed is None else resumed.facts.seconds
         self._own_pauses = OwnPauses(TICK, self._forgive)
-        self.stop_wanted = False  # before all is done, by somebody in this process; may be set at any time
-        self._hears_last_words = False
-        self._somebody_ended = False  # meanwhile
+        self._hears_last_words = self._somebody_ended = False  # the second: meanwhile
         self._unused: dict[int, int] = {}  # by seat: batches that it took without ever calling step
         self._stopped = StoppedProcesses(self.lifecycle, self.port.processes)
         self._looks = Looks(TICK, launcher, self._stopped, self.port)
@@ -148,8 +146,7 @@ class Server:
         if checkpoints is not None:
             self._checkpoints = Checkpoints(checkpoints, self.lifecycle, self.port, self._gauge.tell_checkpoint)
         if resumed is not None:
-            facts = resumed.facts
-            work = facts.lifecycle.samples.work
+            facts, work = resumed.facts, resumed.facts.lifecycle.samples.work
             if evaluate_every is None and work is not None:
                 self._evaluations.every = work.epoch_samples  # nobody asks for work: it comes along with parameters
             self._evaluations.resumed_at(facts.samples)
@@ -170,14 +167,16 @@ class Server:
         self._thinking.attach(self._deliver)
         self._driver.start()
         self._evaluations.start()
-        self.requests.attach(self.loop, self._deliver, lambda: self.ended_at is not None)
-        while not (self.loop.interrupted or self.stop_wanted or self.lifecycle.over):
+        self.requests.attach(
+            self.loop, self._deliver, lambda: self.ended_at is not None, lambda: self._hears_last_words
+        )
+        while not (self.loop.interrupted or self.requests.stopped or self.lifecycle.done):
             self._turn(self._patience())
             self._look_at_the_clock()
         self._thinking.close()
         self._hear_last_words()
         self._finish_updates()
-        if self.stop_wanted:
+        if self.requests.stopped:
             self._dismiss_all()
         self.ended_at = self.now
         if self.port.aggregation is not None:
@@ -189,7 +188,7 @@ class Server:
         """Somebody ends the run: let everybody push once more, and tell what only it knows, so that the run can go on
         another time. An interruption ends that, and so does a while, or a process that ends: all may be told to."""
         interrupted = self.loop.interrupted
-        if not (interrupted or self.stop_wanted) or self._checkpoints is None or self.port.aggregation is None:
+        if not (interrupted or self.requests.stopped) or self._checkpoints is None or self.port.aggregation is None:
             return
         self.loop.interrupted, self._hears_last_words = False, True
         self._checkpoints.ask_for_last_words(self.now)
@@ -217,8 +216,7 @@ class Server:
         now = self.now
         self.requests.look()
         self._own_pauses.look(self._clock())  # also before the group begins
-        wake = self.port.wake_time
-        if wake is not None and now >= wake:
+        if (wake := self.port.wake_time) is not None and now >= wake:
             self.port.wake_time = None
             self._driver.wake(now)
         for event in self._looks.at(self._clock(), now):
@@ -359,7 +357,8 @@ class Server:
                 assert_never(message)
 
     def _push(self, seat: int, push: Push) -> None:
-        if push.number > self.lifecycle.seats[seat].pushed and self.lifecycle.begun:  # not delivered twice
+        known = self.lifecycle.seats[seat]  # what it pushed before it knew that it is sent away lies nowhere
+        if push.number > known.pushed and self.lifecycle.begun and known.state is not State.DISMISSED:
             self.port.meter.push(seat, push.seconds)
             self.port.take_gradient(seat, push.squared_norm, push.absent)
             self.port.take_note(seat)
@@ -368,23 +367,24 @@ class Server:
 
     def _fail(self, seat: int, failed: Failed) -> None:
         """An error of the user's own in one worker is the end of that worker; if it was the last, of the run."""
-        problem = failed.problem
-        others = [other for other in self.lifecycle.active if other.index != seat]
-        if failed.ends_the_run or not others or not self.lifecycle.begun:
+        problem, others = failed.problem, [other for other in self.lifecycle.active if other.index != seat]
+        counts = self.lifecycle.seats[seat].state is not State.DISMISSED  # or nobody waits for it, however it ends
+        if counts and (failed.ends_the_run or not others or not self.lifecycle.begun):
             raise ConfigurationError(problem) if failed.wrong_input else WorkerFailedError(problem)
-        warnings.warn(f"{problem}The others go on.", WorkerFailedWarning, stacklevel=2)
         failure = raised(self.lifecycle.seats[seat].worker, self.now, problem)
-        self._gauge.tell_failure(failure)
+        if counts:
+            warnings.warn(f"{problem}The others go on.", WorkerFailedWarning, stacklevel=2)
+            self._gauge.tell_failure(failure)
         self._deliver(ProcessDied(seat, failure.reason))
 
     def _note_end(self, process: Started) -> None:
         """The process itself has ended, whatever children of it still hold its pipes."""
-        if self._hears_last_words:
+        seat = process.index
+        if self._hears_last_words and self.lifecycle.seats[seat].state is not State.DISMISSED:
             self._somebody_ended = self.loop.interrupted = True
             return
         self._receive(process)  # its last words
-        seat, exit_code = process.index, process.process.exitcode
-        refuse_launch_by_a_worker(exit_code)
+        refuse_launch_by_a_worker(exit_code := process.process.exitcode)
         state = self.lifecycle.seats[seat].state
         if state is not State.GONE:
             if state is not State.DISMISSED and seat not in self._stopped.ended:

@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 
 from paceline.core.coordinator import Coordinator, Decides
+from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Answered, Ask, Follow, Gradient, Unit, UpdateApplied, UpdateRule
 from paceline.core.questions import NO_COSTS, Answer, Costs, Question
 from paceline.lifecycle.lifecycle import Lifecycle
@@ -26,6 +27,7 @@ from paceline.lifecycle.messages import (
     Discard,
     Dismiss,
     EndProcess,
+    EvictionRequested,
     GiveUp,
     GradientPushed,
     GroupEvent,
@@ -67,6 +69,14 @@ class PolicySwitch:
 
     at: float
     policy: Decides
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A worker is sent away at that time."""
+
+    at: float
+    worker: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,7 @@ class Happening(Enum):
     FAILURE = "failure"
     WAKE = "wake"
     SWITCH = "switch"  # to another policy
+    EVICTION = "eviction"
     ANSWER = "answer"  # of a process that could not move before
     CALL = "call"  # of somebody outside
 
@@ -153,6 +164,7 @@ class Simulator:
         patience: Patience | None = None,
         lifecycle: Lifecycle | None = None,
         switches: Sequence[PolicySwitch] = (),
+        evictions: Sequence[Eviction] = (),
         rule_for: Callable[[Decides | Follow], UpdateRule | None] = lambda policy: None,
         think: Callable[[Question], Answer] = lambda question: Answer(),
         corrects: Callable[[], bool] = lambda: True,
@@ -197,9 +209,12 @@ class Simulator:
             self._schedule(simulated.joins_at, Happening.JOIN, worker)
             if simulated.fails_at is not None:
                 self._schedule(simulated.fails_at, Happening.FAILURE, worker)
-        for number, switch in enumerate(switches):
+        self._evictions = evictions
+        told = [(switch.at, Happening.SWITCH, number) for number, switch in enumerate(switches)]
+        told += [(eviction.at, Happening.EVICTION, number) for number, eviction in enumerate(evictions)]
+        for at, happening, number in told:
             self._sequence += 1
-            heapq.heappush(self._heap, (switch.at, self._sequence, Happening.SWITCH, NOBODY, number))
+            heapq.heappush(self._heap, (at, self._sequence, happening, NOBODY, number))
 
     @property
     def samples_dropped(self) -> int:
@@ -237,9 +252,17 @@ class Simulator:
             policy = self._switches[plan].policy
             if str(policy) != str(self._lifecycle.coordinator.policy):
                 self._deliver(PolicyReplaced(policy, self._rule_for(policy)))
+        elif happening is Happening.EVICTION:
+            self._evict(self._evictions[plan].worker)
         else:
             self._driver.wake(self.now)
             self._deliver_answers()
+
+    def _evict(self, worker: int) -> None:
+        refusal = self._lifecycle.refusal_to_evict(worker)
+        if refusal:
+            raise ConfigurationError(f"sending worker {worker} away at {self.now:g}: {refusal}")
+        self._deliver(EvictionRequested(worker))
 
     def _fail(self, worker: WorkerLoop, reason: str) -> None:
         worker.plan += 1
@@ -342,6 +365,8 @@ class Simulator:
 
     def dismiss(self, command: Dismiss) -> None:
         self._workers[command.seat].plan += 1
+        if self._learner is not None:
+            self._learner.leave(command.seat)
         self._answer(ProcessFinished(command.seat))
 
     def end_process(self, command: EndProcess) -> None:
