@@ -25,9 +25,9 @@ browser:         ## install chromium for the tests of pages, where it is missing
 		$(AS_ROOT) apt-get update -qq && \
 		$(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver; fi
 
-demo: setup      ## train for real on four workers, one of them 4x slower, under six policies (about two minutes)
+demo: setup      ## train for real on four workers, one of them 4x slower, under six policies and auto (about two minutes)
 	$(BIN)/paceline train digits --workers 4 --speed constant:seconds=0.02 --slow 3=4 --policy bsp --policy ssp \
-		--policy dssp --policy elastic-bsp --policy dbw --policy asp --target-accuracy 0.95 --evaluate-every 360 --gantt
+		--policy dssp --policy elastic-bsp --policy dbw --policy asp --policy auto --target-accuracy 0.95 --evaluate-every 360 --gantt
 
 simulate: setup  ## compare all policies on four unequal workers in virtual time (two seconds)
 	$(BIN)/paceline simulate --policy all --policy dbw:blind=true --intervals 1.0,1.1,1.3,4.0 --jitter 0.05 --duration 1000

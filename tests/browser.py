@@ -37,19 +37,19 @@ class Browser:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
-    def open(self, page: Path) -> None:
-        """A page from disk, once its charts are drawn."""
-        self.driver.get(page.as_uri())
+    def open(self, page: Path | str) -> None:
+        """A page from disk, or at this address, once its charts are drawn."""
+        self.driver.get(page if isinstance(page, str) else page.as_uri())
         self.until("return document.body.dataset.charts === 'drawn'")
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
-    def until(self, script: str, seconds: float = 20.0) -> None:
-        """Until this is true in the page."""
+    def until(self, script: str, seconds: float = 60.0, *, expected: str = "\0") -> None:
+        """Until this is true in the page. `expected`: what the page may complain of meanwhile has this in it."""
         end = time.monotonic() + seconds
         while not self.run(script):
-            said = self.console()
+            said = [message for message in self.console() if expected not in message]
             assert not said and time.monotonic() < end, f"never true: {script}; the console says {said}"
             time.sleep(0.02)
 

@@ -1,7 +1,9 @@
-"""Run directories to make reports of: simulated, with metrics as a real run writes them."""
+"""Run directories to make pages of: simulated, with metrics as a real run writes them, whole or as they grow."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import msgspec
 
 from paceline.experiment.configuration import Configuration, Origin
 from paceline.experiment.group import Group
+from paceline.experiment.run_lock import lock
 from paceline.experiment.simulation import Simulation, Switch, simulate
 from paceline.recording.progress_log import Evaluation, Failure, Logged, Measurement, MetricsWriter
 
@@ -40,3 +43,27 @@ def simulated_run(directory: Path, policy: str, simulation: Simulation, figures:
     metrics.worker_failed(Failure(1, 61.5, f"raised {EVIL}"))
     metrics.close()
     return directory
+
+
+class Growing:
+    """A run directory into which a run that was simulated is written again, as by one that goes on."""
+
+    def __init__(self, run: Path, directory: Path) -> None:
+        self.directory, self._run = directory, run
+        directory.mkdir()
+        shutil.copy(run / "config.json", directory)
+        self._held = lock(directory)
+        self.names = ("trace.jsonl", "metrics.jsonl")
+
+    def write(self, share: float) -> None:
+        """So much of its files, wherever that cuts them."""
+        for name in self.names:
+            content = (self._run / name).read_bytes()
+            first = content.index(b"\n") + 1  # a header is written at once
+            (self.directory / name).write_bytes(content[: max(first, int(share * len(content)))])
+
+    def end(self) -> None:
+        os.close(self._held)
+
+    def go_on(self) -> None:
+        self._held = lock(self.directory)

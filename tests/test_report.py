@@ -130,7 +130,7 @@ def test_the_course_of_a_run(tmp_path: Path) -> None:
     for record in trace:
         course.observe(record)
     assert trace.end is not None
-    data = course.close(trace.end).data(trace.end)
+    data = course.data(trace.end)
     fates: dict[int, int] = {}
     for number, row in enumerate(data["rows"]):
         at, pushes, ends = 0, [], []
@@ -258,7 +258,7 @@ def test_whoever_does_not_want_to_wait_for_it_interrupts_it(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paceline.experiment.run_report._advice", interrupt)  # a signal would come at any line
+    monkeypatch.setattr("paceline.experiment.run_seen.advice_on", interrupt)  # a signal would come at any line
     report_at_the_end(run)
     assert f"left out; `paceline report {run}` makes it" in capsys.readouterr().err
     assert not (run / "report.html").exists()

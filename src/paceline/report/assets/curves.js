@@ -124,8 +124,6 @@ function learningCurves(host, runs) {
   const several = runs.length > 1;
   const panels = html('div', 'panels');
   const over = { time: 'seconds', samples: 'samples', updates: 'updates' };
-  const row = choice(host, 'over', Object.keys(over), (name) => draw(over[name]));
-  host.append(panels);
   const label = (run) => several ? `${run.policy} (${run.name})` : run.policy;
   function draw(across) {
     panels.replaceChildren();
@@ -147,9 +145,10 @@ function learningCurves(host, runs) {
       panel(`${name} (logged)`, runs.flatMap((run) => Object.entries(run.curves.logged?.[name] || {}).map(
         ([worker, found]) => ({ name: `${several ? label(run) + ', ' : ''}worker ${worker}`, x: found[across], y: found.values }))));
     }
-    if (!panels.children.length) { html('p', 'dim', panels, 'Nothing was measured on the way.'); row.remove(); }
+    if (!panels.children.length) html('p', 'dim', panels, 'Nothing was measured on the way.');
   }
-  draw('seconds');
+  choice(host, 'over', Object.keys(over), (name) => draw(over[name]));
+  host.append(panels);
   if (several) legend(host, runs.map(label));
 }
 

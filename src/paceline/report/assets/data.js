@@ -1,47 +1,60 @@
-// Reads what the charts are drawn from: compressed JSON, in which moments are differences in ticks.
+// What the charts are drawn from: JSON, in which moments are differences in ticks. It comes at once, or piece by piece.
 
 const USED = 0, UNUSED = 1, LOST = 2, OPEN = 3;
 
+// Of a report: compressed, in the page.
 async function readData() {
   const bytes = Uint8Array.from(atob(document.getElementById('data').textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
   const runs = JSON.parse(await new Response(stream).text());
-  for (const run of runs) {
-    const course = run.course;
-    course.rows = course.rows.map((row) => readRow(row));
-    course.updates = summed(course.updates);
-    course.barriers = summed(course.barriers);
-  }
+  for (const run of runs) run.course = takeCourse(emptyCourse(), run.course);
   return runs;
 }
 
-function summed(differences) {
-  const found = new Float64Array(differences.length);
-  let at = 0;
-  for (let i = 0; i < differences.length; i++) found[i] = at += differences[i];
-  return found;
+function emptyCourse() {
+  return { rows: [], reasons: [], updates: [], barriers: [], marks: [] };
+}
+
+// Lists go on where they ended; the rest is as it is told now.
+function takeCourse(course, told) {
+  told.rows.forEach((row, i) => takeRow(course.rows[i] ??= emptyRow(), row));
+  for (const name of ['reasons', 'marks']) for (const entry of told[name]) course[name].push(entry);
+  for (const name of ['updates', 'barriers']) addUp(course[name], told[name]);
+  for (const name of ['end', 'tick', 'usual', 'pace', 'staleness', 'leads']) course[name] = told[name];
+  return course;
+}
+
+function addUp(found, differences) {
+  let at = found.length ? found[found.length - 1] : 0;
+  for (const difference of differences) found.push(at += difference);
 }
 
 // Per iteration: when it began, was pushed, and when the wait after it ended. `waited` and `computed` are sums up to its
 // end, so that the share of any stretch of time is found without walking through it.
-function readRow(row) {
-  const count = row.gaps.length;
-  const begins = new Float64Array(count), pushes = new Float64Array(count), ends = new Float64Array(count);
-  const waited = new Float64Array(count + 1), computed = new Float64Array(count + 1);
-  const fates = new Uint8Array(count), reasons = new Int32Array(count), until = new Int32Array(count).fill(-1);
-  let at = 0;
-  for (let i = 0; i < count; i++) {
-    begins[i] = at += row.gaps[i];
-    pushes[i] = at += row.computes[i];
-    ends[i] = at += row.waits[i];
-    waited[i + 1] = waited[i] + row.waits[i];
-    computed[i + 1] = computed[i] + row.computes[i];
+function emptyRow() {
+  return { workers: [], begins: [], pushes: [], ends: [], waited: [0], computed: [0], fates: [], reasons: [], until: [] };
+}
+
+function takeRow(row, told) {
+  const kept = told.kept;
+  for (const name of ['begins', 'pushes', 'ends', 'fates', 'reasons', 'until']) row[name].length = kept;
+  row.waited.length = row.computed.length = kept + 1;
+  row.workers = told.workers;
+  let at = kept ? row.ends[kept - 1] : 0;
+  for (let i = 0; i < told.gaps.length; i++) {
+    row.begins.push(at += told.gaps[i]);
+    row.pushes.push(at += told.computes[i]);
+    row.ends.push(at += told.waits[i]);
+    row.waited.push(row.waited[kept + i] + told.waits[i]);
+    row.computed.push(row.computed[kept + i] + told.computes[i]);
+    row.fates.push(USED);
+    row.reasons.push(0);
+    row.until.push(-1);
   }
-  let number = 0;
-  row.waited.forEach((step, i) => { number += step; reasons[number] = row.reasons[i]; until[number] = row.until[i]; });
-  number = 0;
-  row.odd.forEach((step, i) => { number += step; fates[number] = row.fates[i]; });
-  return { workers: row.workers, begins, pushes, ends, waited, computed, fates, reasons, until };
+  let number = kept;
+  told.waited.forEach((step, i) => { number += step; row.reasons[number] = told.reasons[i]; row.until[number] = told.until[i]; });
+  number = kept;
+  told.odd.forEach((step, i) => { number += step; row.fates[number] = told.fates[i]; });
 }
 
 // How many of the ascending numbers are at most `value`.

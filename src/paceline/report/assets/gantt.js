@@ -1,7 +1,7 @@
 // What every worker did, when, and why it waited. Drag to move, wheel or pinch to zoom, arrow keys and + - as well.
 // A pixel shows the shares of its time; so the picture of a million iterations costs no more than its width.
 
-const LANE = 26, GAP = 6, HEAD = 30, LABELS = 74;
+const LANE = 26, GAP = 6, HEAD = 30, LABELS = 74, A_FEW = 38;
 const KINDS = { compute: '--computing', wait: '--waiting', unused: '--discarded', lost: '--failed', open: '--unfinished' };
 
 function placeName(row) {
@@ -23,7 +23,7 @@ class Gantt {
     this.canvas.setAttribute('role', 'img');
     this.canvas.setAttribute('aria-label', 'When each worker computed and when it waited');
     this.tip = new Tip(host);
-    this.height = HEAD + this.course.rows.length * (LANE + GAP) + 8;
+    this.pointer = null; // where it points
     this.listen();
     this.scheduled = false;
     whenSized(host, (width) => { this.width = width; this.size(); });
@@ -35,7 +35,8 @@ class Gantt {
     const button = (name, act) => html('button', '', row, name).addEventListener('click', act);
     button('zoom in', () => this.zoom(0.5));
     button('zoom out', () => this.zoom(2));
-    button('a few rounds', () => this.show(this.total / 2, this.total / 2 + Math.min(this.total / 2, 1500)));
+    button('a few rounds', () => this.show(this.total / 2, this.total / 2 + Math.min(this.total / 2, this.few())));
+    button('the latest', () => this.show(this.total - this.few(), this.total));
     button('whole run', () => this.show(0, this.total));
     html('span', 'hint', row, 'Drag to move, ctrl + wheel or two fingers to zoom; a tap or the pointer tells why.');
     const names = [['computing', 'computes'], ['waiting', 'waits'], ['discarded', 'not used'], ['failed', 'lost'], ['unfinished', 'no fate yet']];
@@ -49,7 +50,35 @@ class Gantt {
     html('li', '', list, '▾ joins, leaves, other policies');
   }
 
+  // So many ticks are a few rounds.
+  few() {
+    return A_FEW * (this.course.usual || this.course.end) / this.course.tick;
+  }
+
+  // The course has grown. Whoever looks at its end goes on doing so.
+  update() {
+    const before = this.total, atTheEnd = this.to >= before;
+    this.total = Math.max(this.course.end / this.course.tick, 1);
+    if (atTheEnd) {
+      this.from += this.from > 0 ? this.total - before : 0;
+      this.to = this.total;
+    }
+    if (this.lanes === this.course.rows.length) this.draw(); else this.size();
+    if (this.pointer) this.tell(...this.pointer);
+  }
+
+  // As one that was drawn of the same run before: its end, if that was looked at, else the same seconds.
+  lookAs(other) {
+    const ticks = other.course.tick / this.course.tick, span = (other.to - other.from) * ticks;
+    if (other.from <= 0 && other.to >= other.total) return;
+    if (other.to >= other.total) this.show(this.total - span, this.total);
+    else this.show(other.from * ticks, other.from * ticks + span);
+  }
+
   size() {
+    if (!this.width) return;
+    this.lanes = this.course.rows.length;
+    this.height = HEAD + this.lanes * (LANE + GAP) + 8;
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = this.width * ratio;
     this.canvas.height = this.height * ratio;
@@ -90,7 +119,7 @@ class Gantt {
     });
     canvas.addEventListener('pointermove', (event) => this.moved(event));
     for (const end of ['pointerup', 'pointercancel']) canvas.addEventListener(end, (event) => this.pointers.delete(event.pointerId));
-    canvas.addEventListener('pointerleave', () => this.tip.hide());
+    canvas.addEventListener('pointerleave', () => { this.pointer = null; this.tip.hide(); });
     canvas.addEventListener('click', (event) => this.tell(event.offsetX, event.offsetY));
     canvas.addEventListener('keydown', (event) => {
       const act = { ArrowLeft: () => this.pan(-0.2), ArrowRight: () => this.pan(0.2), '+': () => this.zoom(0.5), '-': () => this.zoom(2), Home: () => this.show(0, this.total) }[event.key];
@@ -105,6 +134,7 @@ class Gantt {
 
   moved(event) {
     const before = this.pointers.get(event.pointerId);
+    this.pointer = [event.offsetX, event.offsetY];
     if (before === undefined) { this.tell(event.offsetX, event.offsetY); return; }
     if (this.pointers.size === 1) {
       this.pan((before - event.offsetX) / (this.width - LABELS));

@@ -68,15 +68,20 @@ class Tip {
   }
 }
 
-// A row of buttons of which one is pressed.
+// A row of buttons of which one is pressed: the one that was pressed last in such a row, wherever on the page.
+const pressed = new Map();
+
 function choice(host, label, names, chosen) {
   const row = html('div', 'controls', host);
   html('span', 'hint', row, label);
   const buttons = names.map((name) => html('button', '', row, name));
-  const press = (name) => buttons.forEach((button) => button.setAttribute('aria-pressed', button.textContent === name));
-  buttons.forEach((button) => button.addEventListener('click', () => { press(button.textContent); chosen(button.textContent); }));
-  press(names[0]);
-  return row;
+  const press = (name) => {
+    pressed.set(label, name);
+    buttons.forEach((button) => button.setAttribute('aria-pressed', button.textContent === name));
+    chosen(name);
+  };
+  buttons.forEach((button) => button.addEventListener('click', () => press(button.textContent)));
+  press(pressed.get(label) ?? names[0]);
 }
 
 // Draws now, and again whenever the width has changed.

@@ -1,0 +1,48 @@
+"""What other policies would have made of a run, from the times of its beginning."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from paceline.core.errors import ConfigurationError
+from paceline.core.messages import Record
+from paceline.experiment.simulation import policy_for
+from paceline.experiment.whatif import recommendation, recorded_workers, simulated_again
+from paceline.policies import POLICIES
+from paceline.policies import policy as build_policy
+from paceline.policies.auto import Auto
+from paceline.report.contents import Advice
+
+RECORDS_FOR_ADVICE = 3_000  # of the beginning of a trace: DBW takes seconds to be simulated with them, all others none
+
+
+def advice_on(policy: str, beginning: Sequence[Record], seconds: float) -> Advice | None:
+    """`beginning`: its first records, so that a long run is not simulated eight times over; they are about so many
+    seconds. None: there is nothing to say."""
+    workers = recorded_workers(beginning)
+    recorded = _recorded(policy)
+    if len(workers) < 2 or seconds <= 0 or recorded is None:
+        return None
+    summaries = simulated_again(workers, seconds, list(_policies(recorded, len(workers))))
+    return Advice(summaries, recommendation(summaries, recorded), seconds)
+
+
+def _recorded(policy: str) -> str | None:
+    try:
+        return str(build_policy(policy))
+    except ConfigurationError:  # one that only its author has
+        return None
+
+
+def _policies(recorded: str, workers: int) -> Iterator[str]:
+    """The recorded one first, and all others that can work with so many workers, as they are without a word. One that
+    chooses among the others is no answer to the question which of them is best."""
+    yield recorded
+    for name in POLICIES:
+        if name == Auto.name:
+            continue
+        with contextlib.suppress(ConfigurationError):
+            chosen = str(policy_for(name, workers))
+            if chosen != recorded:
+                yield name
