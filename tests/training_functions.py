@@ -127,6 +127,7 @@ def data_parallel(rank: int, ranks: int, epochs: int, directory: str) -> None:
         torch.save(net.module.state_dict(), where / "state.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    os._exit(0)  # what is left is torch's own end, which aborts now and then: a thread of it is not joined
 
 
 # -- one worker: odd sizes in single precision --
@@ -154,7 +155,7 @@ def train_odd(worker: Worker) -> None:
 
 # -- counting: after the run the parameters say what became of every sample and of every gradient --
 
-PUSHES, PROCESSES = 64, 8
+PUSHES, PROCESSES = SAMPLES, 8  # as many as one worker alone can make of two epochs in batches of two
 
 
 class Counters(nn.Module):
