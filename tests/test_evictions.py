@@ -62,7 +62,7 @@ from paceline.recording.status import LEFT
 from paceline.recording.trace import Trace
 from paceline.report.bill_view import describe
 from paceline.report.live import view_of
-from paceline.runtimes.serving.control import Evict, Evicted, Refused, Stop, Stopping
+from paceline.runtimes.serving.control import Evict, Evicted, Refused, Scale, Stop, Stopping, Switch
 from paceline.runtimes.serving.loop import Loop
 from paceline.runtimes.serving.requests import STOPPED, Requests
 from paceline.runtimes.simulated.simulator import Eviction, RunEnd, SimulatedWorker, Simulator
@@ -535,7 +535,7 @@ def test_a_request_becomes_an_event_or_a_sentence() -> None:
         requests.want_gone(5)
     ends.append(True)
     being_stopped = Refused("the run is being stopped, and waits for all of its workers once more")
-    assert requests._answer(Evict(1)) == being_stopped
+    assert requests._answer(Evict(1)) == requests._answer(Scale(2)) == requests._answer(Switch("asp")) == being_stopped
     ends.clear()
     assert requests._answer(Stop()) == requests._answer(Stop()) == Stopping() and requests.stopped == STOPPED
     requests.stop("for another reason")
@@ -545,6 +545,27 @@ def test_a_request_becomes_an_event_or_a_sentence() -> None:
     requests.want_gone(1)
     requests.look()
     assert len(delivered) == 2
+
+
+def test_what_a_callback_asked_for_and_cannot_be_any_more_is_told_and_not_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It was checked when it was asked for; then another wish came first, or somebody died."""
+    lifecycle = Lifecycle(Coordinator(policy("asp")), range(3), trains=False, together=False)
+    port = SimpleNamespace(aggregation=object(), store=None)
+    requests = Requests(lifecycle, port, None, policy_for, largest=3)  # type: ignore[arg-type]
+    requests.rule_under = lambda policy: None  # type: ignore[method-assign, assignment, return-value]
+    requests.attach(Loop(), lambda event: lifecycle.handle(event, 1.0), lambda: False, lambda: False)
+    for seat in range(3):
+        lifecycle.handle(ModelArrived(seat), 0.0)
+    for worker in (2, 1, 0):
+        requests.want_gone(worker)
+    requests.want("backup:k=3")
+    requests.look()
+    assert set(lifecycle.coordinator.progress.members) == {0} and str(lifecycle.coordinator.policy) == "asp"
+    gone, switched = capsys.readouterr().err.splitlines()
+    assert "a worker was to be sent away: worker 0 is the only one that trains" in gone
+    assert "the policy was to be backup:k=3" in switched and "need at least 3 workers, and there are 1" in switched
 
 
 def test_a_run_that_has_not_begun_keeps_its_workers_and_can_be_stopped() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -88,6 +90,34 @@ def test_a_line_without_an_end_is_given_as_it_is(tmp_path: Path) -> None:
 def test_what_is_written_privately_is_private(tmp_path: Path) -> None:
     write_privately(tmp_path / "file", b"secret")
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_written_privately_is_there_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, file = tmp_path / "link", tmp_path / "file"
+    link.symlink_to(file)
+    write_privately(link, b"whole")
+    assert file.read_bytes() == b"whole" and link.is_symlink()
+    with open(file, "rb") as before:
+        write_privately(link, b"another")
+        assert before.read() == b"whole" and file.read_bytes() == b"another"
+    monkeypatch.setattr("paceline.recording.lines.open_private", broken)
+    with pytest.raises(OSError, match="no space"):
+        write_privately(link, b"half of it")
+    assert file.read_bytes() == b"another" and sorted(tmp_path.iterdir()) == [file, link]
+    monkeypatch.undo()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_privately(pipe, b"no file")
+    assert os.read(reader, 100) == b"no file" and pipe.is_fifo()
+    os.close(reader)
+
+
+def broken(path: Path) -> BinaryIO:
+    path.write_bytes(b"half")
+    raise OSError("no space")
 
 
 def test_a_file_that_is_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:

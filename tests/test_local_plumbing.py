@@ -505,6 +505,24 @@ def test_a_run_that_ends_before_it_answers_has_done_what_was_asked_if_that_was_t
                     asking.result()
 
 
+def test_a_run_that_ends_in_the_moment_in_which_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pipe was still there to be opened."""
+    write = os.write
+    for request in (StopRequest(), Scale(2)):
+        control = Control(tmp_path)
+
+        def ends(descriptor: int, line: bytes, control: Control = control) -> int:
+            control.close()
+            return write(descriptor, line)
+
+        monkeypatch.setattr(control_module.os, "write", ends)
+        if isinstance(request, StopRequest):
+            assert ask(tmp_path, request) == Stopping(ended=True)
+        else:
+            with pytest.raises(ConfigurationError, match="the run came to its end before it answered"):
+                ask(tmp_path, request)
+
+
 def test_a_pipe_that_a_killed_run_left_is_no_running_group(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / PIPE)
     with pytest.raises(ConfigurationError, match="no run is going on there"):

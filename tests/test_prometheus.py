@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from paceline.experiment import Simulation, simulate
 from paceline.recording.progress_log import Evaluation, Failure, Measurement
 from paceline.recording.prometheus import STATES, prometheus_text
-from paceline.recording.status import RUNNING, CheckpointStatus, RunStatus, WorkerStatus
+from paceline.recording.status import FINISHED, RUNNING, CheckpointStatus, RunStatus, WorkerStatus
 
 RUN = RunStatus(
     run="runs/mine",
@@ -98,6 +98,9 @@ def test_every_figure_by_hand() -> None:
 
 
 def test_what_nobody_knows_is_not_there_and_several_runs_share_their_families() -> None:
+    ended = msgspec.structs.replace(RUN, run="runs/ended", state=FINISHED)
+    families = read(prometheus_text([ended]))
+    assert "paceline_checkpoint_updates" in families and "paceline_checkpoint_age_seconds" not in families
     starting = RunStatus("runs/new", "starting", 5.0)
     found = read(prometheus_text([RUN, starting]))
     assert len(found["paceline_samples_total"]) == 2 and len(found["paceline_run_info"]) == 2

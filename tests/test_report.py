@@ -19,11 +19,13 @@ from paceline.core.messages import GradientArrived
 from paceline.experiment.configuration import Configuration, Origin, read_configuration
 from paceline.experiment.group import Group
 from paceline.experiment.repeating import steps
+from paceline.experiment.report_curves import POINTS_LOGGED, curves_of
 from paceline.experiment.run_files import RunFiles
 from paceline.experiment.run_lock import lock
 from paceline.experiment.run_report import report_at_the_end
 from paceline.experiment.simulation import Simulation
 from paceline.recording.course import LOST, OPEN, UNUSED, Course
+from paceline.recording.progress_log import Line, Logged
 from paceline.recording.trace import Trace
 from paceline.runtimes.speeds import Slowdown
 
@@ -155,6 +157,20 @@ def test_the_course_of_a_run(tmp_path: Path) -> None:
 # -- runs that are not whole --
 
 
+def test_figures_of_a_loop_do_not_make_a_page_large() -> None:
+    lines: list[Line] = [
+        Logged(float(second), worker, {f"figure {name}": second / 7 for name in range(10)})
+        for second in range(2_000)
+        for worker in range(4)
+    ]
+    logged = curves_of(lines)["logged"]
+    assert sum(len(curve["values"]) for of_worker in logged.values() for curve in of_worker.values()) <= POINTS_LOGGED
+    curve = logged["figure 9"]["3"]
+    assert curve["seconds"][0] == 0.0 and curve["seconds"][-1] == 1999.0 and curve["values"][-1] == 285.57
+    few = curves_of(lines[:40])["logged"]["figure 0"]["0"]
+    assert few["seconds"] == [float(second) for second in range(10)]
+
+
 def test_a_trace_that_was_cut_off(tmp_path: Path, report: Command) -> None:
     run = simulated_run(tmp_path / "mine", "bsp", HALF)
     content = (run / "trace.jsonl").read_bytes()
@@ -208,6 +224,9 @@ def test_traces_that_somebody_tampered_with(tmp_path: Path, report: Command) -> 
             bill = found["bill"]
             assert sum(item["seconds"] for item in bill["items"]) == pytest.approx(bill["worker_seconds"])
     assert any("does not follow from what is before it, which is shown." in note for note in told)
+    for before, after in ((b'"samples":1', b'"samples":99999999999'), (b'"worker":2', b'"worker":99999999999')):
+        (run / "trace.jsonl").write_bytes(b"".join(whole).replace(before, after))
+        assert report(run).code == 0
     assert any("records were written" in note for note in told)
 
 

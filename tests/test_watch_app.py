@@ -12,6 +12,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -22,11 +23,13 @@ from command_line import Command, command
 from prometheus_client.parser import text_string_to_metric_families
 from report_runs import EVENTFUL, EVIL, Growing, simulated_run
 
+from paceline.core.errors import ConfigurationError
 from paceline.dashboard.access import Access
 from paceline.dashboard.app import KEPT, Dashboard
 from paceline.dashboard.serving import Watched, watched
 from paceline.dashboard.shelf import Shelf
 from paceline.dashboard.token import NAME, token_for
+from paceline.experiment.run_status import directories, is_run
 from paceline.runtimes.serving.control import LONGEST, Answer, Control, Evicted, Refused, Request, Scaled, Stopping
 
 TOKEN = "the-token-of-this-test"
@@ -312,7 +315,8 @@ def test_a_button(body: dict[str, Any], answers: Answer, status: int, said: str,
     ("body", "status", "said"),
     [
         (b'{"type":"Scale","workers":0}', 409, "0 workers: this run may have at least 1"),
-        (b'{"type":"Scale","workers":90000000}', 409, "more workers need at least"),
+        (b'{"type":"Scale","workers":90000000}', 409, "a group has 99,999 at most"),
+        (b'{"type":"Scale","workers":99999}', 409, "more workers need at least"),
         (b'{"type":"Switch","policy":"no such"}', 409, "no such"),
         (b'{"type":"Switch","policy":"ssp:staleness=-1"}', 409, "staleness"),
         (b'{"type":"Evict","worker":-1}', 409, "there is no worker -1"),
@@ -440,6 +444,55 @@ def test_what_is_no_run(tmp_path: Path, runs: Path, opened: Open) -> None:
     assert "not a paceline trace" in first_event(client, "/events/foreign")["problem"]
     assert "killed" in first_event(client, "/events/cut")["words"]["notes"]
     assert first_event(client, "/events/no text \ufffd")["charts"]
+
+
+def test_a_run_is_watched_where_it_is(runs: Path, monkeypatch: pytest.MonkeyPatch, opened: Open) -> None:
+    """`paceline watch .`"""
+    monkeypatch.chdir(runs / GOING_ON)
+    found = watched(Path(), "127.0.0.1", 0, price=None, steers=True)
+    found.taken.close()
+    assert f"/runs/{GOING_ON}?token=" in found.address
+
+
+def test_what_cannot_be_read_hides_no_other_run(runs: Path, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+    """Not of a directory of somebody else's, and not of one that was just taken away."""
+    (runs / "apart").mkdir(exist_ok=True)
+    known = directories
+
+    def refused(below: Path) -> list[Path]:
+        if below.name == "apart":
+            raise ConfigurationError(f"{below}: cannot be read: Permission denied")
+        return known(below)
+
+    monkeypatch.setattr("paceline.experiment.run_list.directories", refused)
+    assert client.ask("GET", "/metrics", BEARER).body.count("paceline_run_info{") == 2
+    seen = is_run
+
+    def denied(directory: Path) -> bool:
+        if directory.name == "apart":
+            raise PermissionError
+        return seen(directory)
+
+    monkeypatch.setattr("paceline.experiment.run_list.is_run", denied)
+    assert client.ask("GET", "/metrics", BEARER).body.count("paceline_run_info{") == 2
+    (runs / "apart").rmdir()
+
+
+def test_a_page_is_opened_without_telling_everybody_its_token(
+    runs: Path, paceline: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is on this machine sees the arguments that a browser is started with."""
+    asked: list[str] = []
+    monkeypatch.setattr("webbrowser.open", asked.append)
+    monkeypatch.setattr(Watched, "serve", lambda found: (asked.append(found.address), found.taken.close()))
+    paceline(runs, "--port", 0, "--open")
+    page = asked[0]
+    assert (
+        len(asked) == 2 and page.startswith("file://") and "token" not in page and not list(runs.glob(".watch-open*"))
+    )
+    monkeypatch.setattr("webbrowser.open", lambda page: asked.append(Path(page.removeprefix("file://")).read_text()))
+    paceline(runs, "--port", 0, "--open")
+    assert escape(asked[-1]) in asked[-2]
 
 
 def test_a_directory_that_is_taken_away(tmp_path: Path, opened: Open) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,8 +189,11 @@ class Counter:
     def __init__(self) -> None:
         self.looks = 0
         self.broken = False
+        self.may_look = threading.Event()
+        self.may_look.set()
 
     def look(self) -> dict[str, Any]:
+        self.may_look.wait()
         if self.broken:
             raise KeyError("broken")
         self.looks += 1
@@ -228,15 +232,35 @@ def test_all_who_watch_are_told_the_same_and_nobody_looks_for_nobody() -> None:
 def test_who_cannot_keep_up_is_told_everything_again() -> None:
     async def scene() -> None:
         source = Counter()
-        slow = Broadcast(source, every=0.001).watch()
+        broadcast = Broadcast(source, every=0.001)
+        slow = broadcast.watch()
         await anext(slow)
         begun = told(await anext(slow))["all"]
-        while source.looks < begun + BEHIND + 1:
+        while broadcast.is_watched:  # until so many messages wait for it that it is given up
             await asyncio.sleep(0.001)
         again = told(await anext(slow))
-        assert again["all"] == source.looks == begun + BEHIND + 2, "who does not listen is not looked for"
+        assert again["all"] == begun + BEHIND + 2, "who does not listen is not looked for"
         assert told(await anext(slow))["new"] == again["all"] + 1
         await slow.aclose()
+
+    asyncio.run(scene())
+
+
+def test_who_waits_long_for_the_first_look_hears_that_somebody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a page takes the connection for lost, and asks again and again for what takes long."""
+    monkeypatch.setattr("paceline.dashboard.broadcast.SIGN_OF_LIFE", 0.001)
+
+    async def scene() -> None:
+        source = Counter()
+        source.may_look.clear()
+        stream = Broadcast(source).watch()
+        await anext(stream)
+        assert [told(await anext(stream)) for _ in range(3)] == [{}, {}, {}]
+        source.may_look.set()
+        while not (first := told(await anext(stream))):
+            pass
+        assert first["all"] == source.looks == 1
+        await stream.aclose()
 
     asyncio.run(scene())
 

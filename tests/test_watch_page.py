@@ -251,6 +251,7 @@ def test_a_real_run_is_followed_and_steered(browser: Browser, tmp_path: Path) ->
         browser.until(f"return {WORKERS} === '1,2'")
 
         browser.keep("watch-real-1600-light")
+        browser.run(f"window.theSame = {GANTT}")
         os.kill(run.pid, signal.SIGKILL)
         is_in_state(browser, "killed")
         run = sides.train("train", "--resume", directory, "--no-gantt")
@@ -265,6 +266,7 @@ def test_a_real_run_is_followed_and_steered(browser: Browser, tmp_path: Path) ->
         browser.until(f"return {note}.hidden", expected=UNREACHED)
         assert all(UNREACHED in message for message in browser.console())
         assert browser.run(f"return {GANTT}.from > 0 && {GANTT}.to === {GANTT}.total"), "the latest, as before"
+        assert browser.run(f"return {GANTT} === window.theSame"), "one chart for all that was told of the run"
 
         makes_updates(directory)
         press(browser, "stop", sure=False)

@@ -13,9 +13,12 @@ from paceline.cli import main
 from paceline.core.errors import TraceError
 from paceline.core.messages import GradientArrived
 from paceline.experiment import Simulation, simulate
-from paceline.experiment.whatif import chosen_in, cost_of_staying, recommendation, recorded_workers, whatif
+from paceline.experiment.advice import advice_on
+from paceline.experiment.whatif import chosen_in, cost_of_staying, recommendation, whatif
 from paceline.policies import POLICIES
+from paceline.recording.iteration_times import IterationTimes, in_parts, recorded_workers
 from paceline.recording.trace import Trace, TraceWriter
+from paceline.runtimes.speeds import Slowdown
 
 GROUP = Simulation(intervals=(1.0, 1.1, 1.3, 4.0), duration=200.0)
 
@@ -73,6 +76,32 @@ def test_an_interrupt_that_comes_too_late_for_a_push_does_not_begin_its_iteratio
     workers = recorded_workers(Trace(tmp_path / "trace.jsonl"))
     assert workers[0].times == pytest.approx([1.05] * 9)
     assert workers[1].times == pytest.approx([1.07] * 6)  # at other times it was interrupted early enough
+
+
+def test_parts_of_a_long_run_stand_for_all_of_it() -> None:
+    """Also for what comes late in it: a beginning alone would say that nobody is slow."""
+    group = Simulation(
+        intervals=(1.0, 1.0, 1.0, 1.0), duration=4000.0, jitter=0.02, slowdowns=(Slowdown(3, 5.0, 600.0, None),)
+    )
+    times = IterationTimes()
+    simulate("bsp", group, observers=[times])
+    workers, seconds = in_parts(times.workers(), 4000.0, 600)
+    assert sum(len(each.times) for each in workers.values()) == pytest.approx(600, rel=0.2) and seconds < 900
+    assert in_parts(times.workers(), 4000.0, times.pushes) == (times.workers(), 4000.0)
+    advice = advice_on("bsp", workers, seconds, 4000.0)
+    assert advice is not None and advice.sentence.startswith("take elastic-bsp: ") and advice.until == 4000.0
+    bsp = next(summary for summary in advice.summaries if summary.policy == "bsp")
+    assert bsp.waiting_share == pytest.approx(simulate("bsp", group).waiting_share, abs=0.05)
+
+
+def test_parts_know_who_was_there_and_forget_nobody_who_is_slow() -> None:
+    """An iteration may last longer than from one part to the next."""
+    group = Simulation(intervals=(1.0, 1.0, 1.0, 700.0), duration=2000.0, joins={1: 1000.0}, failures={2: 400.0})
+    times = IterationTimes()
+    simulate("asp", group, observers=[times])
+    workers, seconds = in_parts(times.workers(), 2000.0, 400)
+    assert workers[1].joined_at == pytest.approx(seconds / 2) and workers[2].left_at == pytest.approx(seconds / 5)
+    assert set(workers[3].times) == {700.0}
 
 
 def test_the_recommendation_names_the_policy_its_gain_and_why(recorded: Trace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from paceline.core.errors import ConfigurationError
@@ -31,6 +32,11 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         return tuple(float(number) for number in text.split(",")) if text.strip() else ()
     except ValueError:
         raise ConfigurationError(f"{option} {text}: must be numbers with commas between them, as in 1.0,1.9") from None
+
+
+def check_price(price: float | None) -> None:
+    if price is not None and not 0 <= price < math.inf:
+        raise ConfigurationError(f"--price {price:g}: must be a number from 0, of one worker for an hour")
 
 
 def size_of_group(workers: str | None) -> int | None:

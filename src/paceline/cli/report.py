@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from typer import Argument, Option
 
+from paceline.cli.arguments import check_price
 from paceline.core.errors import ConfigurationError
 
 
@@ -24,8 +24,7 @@ def report_command(
     from paceline.experiment.run_report import REPORT, figures_of, read_run, write_report
     from paceline.report.story import story
 
-    if price is not None and not 0 <= price < math.inf:
-        raise ConfigurationError(f"--price {price:g}: must be a number from 0, of one worker for an hour")
+    check_price(price)
     if as_json and out is not None:
         raise ConfigurationError("--json prints the figures and writes no page; leave out --out")
     if len(set(runs)) < len(runs):

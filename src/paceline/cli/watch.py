@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import sys
 import webbrowser
+from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
+from paceline.cli.arguments import check_price
 from paceline.core.errors import ConfigurationError
 
+OPENED = ".watch-open.html"
 PORT = 7223  # the word pace on the keys of a telephone
 HERE = ("127.0.0.1", "::1", "localhost")
 
@@ -29,8 +33,7 @@ def watch_command(
     """Show runs in a browser, live: what each worker does and why, and buttons to scale, switch, stop and evict.
 
     Reads run directories, so it asks nothing of a run, and may be started and ended at any time."""
-    if price is not None and not 0 <= price < math.inf:
-        raise ConfigurationError(f"--price {price:g}: must be a number from 0, of one worker for an hour")
+    check_price(price)
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
@@ -47,6 +50,24 @@ def watch_command(
             file=sys.stderr,
         )
     print("Ctrl-C ends this, and no run", file=sys.stderr, flush=True)
-    if open_it:
-        webbrowser.open(found.address)
-    found.serve()
+    with _opened(found.address, found.kept_in) if open_it else contextlib.nullcontext():
+        found.serve()
+
+
+@contextlib.contextmanager
+def _opened(address: str, directory: Path) -> Iterator[None]:
+    """In a browser, by way of a file that only its user can read: whoever is on this machine sees the arguments that
+    the browser is started with, and must not see the token."""
+    from paceline.recording.lines import write_privately
+
+    page = directory.resolve() / OPENED
+    try:
+        write_privately(page, f'<meta http-equiv="refresh" content="0;url={escape(address)}">'.encode())
+    except OSError as problem:
+        print(f"paceline: {page}: {problem.strerror}; open the address above by hand", file=sys.stderr, flush=True)
+    else:
+        webbrowser.open(page.as_uri())
+    try:
+        yield
+    finally:
+        page.unlink(missing_ok=True)

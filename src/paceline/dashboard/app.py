@@ -8,8 +8,7 @@ from urllib.parse import parse_qs
 import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect
-from starlette.requests import Request as Asked
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,8 +23,7 @@ from paceline.experiment.steering import steer
 from paceline.policies import POLICIES
 from paceline.recording.prometheus import CONTENT_TYPE, prometheus_text
 from paceline.report.followed_page import run_page, runs_page
-from paceline.runtimes.serving.control import LONGEST
-from paceline.runtimes.serving.control import Request as Wanted
+from paceline.runtimes.serving import control
 
 KEPT = 4  # runs that nobody watches any more: who comes back soon need not wait until they are read again
 HEADERS = {
@@ -70,19 +68,19 @@ class Dashboard:
         ]
         return Guard(Starlette(routes=routes), self._access)
 
-    async def _list(self, asked: Asked) -> Response:
+    async def _list(self, asked: Request) -> Response:
         return HTMLResponse(runs_page(__version__))
 
-    async def _list_events(self, asked: Asked) -> Response:
+    async def _list_events(self, asked: Request) -> Response:
         return _stream(asked, self._all)
 
-    async def _run(self, asked: Asked) -> Response:
+    async def _run(self, asked: Request) -> Response:
         run = await self._found(asked)
         if run is None:
             return _unknown(asked)
         return HTMLResponse(run_page(asked.path_params["name"], __version__, [*POLICIES]))
 
-    async def _run_events(self, asked: Asked) -> Response:
+    async def _run_events(self, asked: Request) -> Response:
         run = await self._found(asked)
         if run is None:
             return _unknown(asked)
@@ -96,14 +94,14 @@ class Dashboard:
         self.followed[run] = found
         return found
 
-    async def _metrics(self, asked: Asked) -> Response:
+    async def _metrics(self, asked: Request) -> Response:
         try:
             statuses = await anyio.to_thread.run_sync(self._shelf.statuses)
         except ConfigurationError as problem:
             return PlainTextResponse(f"{problem}\n", 503)
         return Response(prometheus_text(statuses), headers={"content-type": CONTENT_TYPE})
 
-    async def _steer(self, asked: Asked) -> Response:
+    async def _steer(self, asked: Request) -> Response:
         if not self._steers:
             return PlainTextResponse("this page only shows runs: it was started with --read-only", 403)
         run = await self._found(asked)
@@ -115,12 +113,12 @@ class Dashboard:
         try:
             async for piece in asked.stream():
                 body += piece
-                if len(body) > LONGEST:
-                    return PlainTextResponse(f"a request has at most {LONGEST} bytes", 413)
+                if len(body) > control.LONGEST:
+                    return PlainTextResponse(f"a request has at most {control.LONGEST} bytes", 413)
         except ClientDisconnect:
             return PlainTextResponse("that was not the whole request", 400)
         try:
-            wanted = msgspec.json.decode(body, type=Wanted)
+            wanted = msgspec.json.decode(body, type=control.Request)
             said = await anyio.to_thread.run_sync(steer, run, wanted)
         except (msgspec.DecodeError, UnicodeDecodeError) as problem:
             return PlainTextResponse(f"not a request: {problem}", 400)
@@ -128,20 +126,20 @@ class Dashboard:
             return PlainTextResponse(str(problem).removeprefix(f"{run}: "), 409)
         return PlainTextResponse("; ".join(said))
 
-    async def _found(self, asked: Asked) -> Path | None:
+    async def _found(self, asked: Request) -> Path | None:
         try:
             return await anyio.to_thread.run_sync(self._shelf.find, asked.path_params["name"])
         except ConfigurationError:  # the directory was taken away
             return None
 
 
-def _stream(asked: Asked, broadcast: Broadcast) -> Response:
+def _stream(asked: Request, broadcast: Broadcast) -> Response:
     if asked.method == "HEAD":
         return Response(media_type=EVENTS)
     return StreamingResponse(broadcast.watch(), media_type=EVENTS)
 
 
-def _unknown(asked: Asked) -> Response:
+def _unknown(asked: Request) -> Response:
     return PlainTextResponse(f"there is no run {asked.path_params['name']!r} here", 404)
 
 

@@ -56,13 +56,16 @@ class Broadcast:
     async def watch(self) -> AsyncIterator[bytes]:
         """Lines of a stream of events, until whoever asked goes away."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND)
+        entering = asyncio.ensure_future(self._enter(queue))
         try:
             yield b"retry: 1000\n\n"
-            news = await self._unless_over(self._enter(queue))
+            while (news := await self._unless_over(_or_a_sign_of_life(entering))) == NOTHING_NEW:
+                yield news
             while news is not None:
                 yield news
                 news = await self._unless_over(self._next(queue))
         finally:
+            entering.cancel()
             self._watching.discard(queue)
 
     def end(self) -> None:
@@ -82,7 +85,7 @@ class Broadcast:
         try:
             news = await asyncio.wait_for(queue.get(), SIGN_OF_LIFE)
         except asyncio.TimeoutError:
-            return _event({})
+            return NOTHING_NEW
         return await self._enter(queue) if news is None else news
 
     async def _enter(self, queue: asyncio.Queue[bytes | None]) -> bytes:
@@ -152,6 +155,12 @@ class Broadcast:
                 queue.put_nowait(news)
 
 
+async def _or_a_sign_of_life(waiting: asyncio.Future[bytes]) -> bytes:
+    """What is waited for, which goes on meanwhile; or an empty message, where that takes long."""
+    done, _ = await asyncio.wait({waiting}, timeout=SIGN_OF_LIFE)
+    return waiting.result() if done else NOTHING_NEW
+
+
 async def _apart(work: Callable[[], bytes]) -> bytes:
     """In a thread that nobody waits for when the program is to end: a long run is not read in a moment."""
     loop = asyncio.get_running_loop()
@@ -168,3 +177,6 @@ async def _apart(work: Callable[[], bytes]) -> bytes:
 
 def _event(message: Message) -> bytes:
     return b"data: " + msgspec.json.encode(message) + b"\n\n"
+
+
+NOTHING_NEW = _event({})

@@ -18,7 +18,6 @@ import msgspec
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import Record
 from paceline.dashboard.broadcast import Message
-from paceline.experiment.advice import RECORDS_FOR_ADVICE
 from paceline.experiment.configuration import Configuration, read_configuration
 from paceline.experiment.run_list import glance
 from paceline.experiment.run_report import read_run
@@ -38,9 +37,9 @@ EVERYTHING = 1 << 62
 AT_ONCE = 1 << 22  # bytes of a trace that are in memory
 TICK = 1e-4  # seconds; of moments in charts
 PICTURE = 200  # curves are told again when they have grown by one part in so many
-FIRST_ADVICE = 500  # records
+FIRST_ADVICE = 400  # pushes
 TRIES = 3  # at a trace that cannot be followed: it may just be cut, by a run that goes back to a checkpoint
-DAMAGED = (ConfigurationError, LookupError, msgspec.DecodeError, UnicodeDecodeError)
+DAMAGED = (ConfigurationError, LookupError, ArithmeticError, ValueError, MemoryError, msgspec.DecodeError)
 
 
 class Growing:
@@ -82,15 +81,14 @@ class Growing:
         return self.seen.contents(end, facts, course, self._advice, []), end
 
     def _ask_for_advice(self, end: float) -> None:
-        """Early, and once more: it takes seconds, for which nobody shall wait, and changes little later."""
-        known = len(self.seen.beginning)
-        if known >= self._next_advice:
-            self._next_advice = RECORDS_FOR_ADVICE if known < RECORDS_FOR_ADVICE else EVERYTHING
+        """Early, and again whenever the run is twice as long: it takes seconds, for which nobody shall wait."""
+        if self.seen.times.pushes >= self._next_advice:
+            self._next_advice = 2 * self.seen.times.pushes
             threading.Thread(target=self._be_advised, args=(self.seen.advice(end),), daemon=True).start()
 
     def _be_advised(self, find: Callable[[], Advice | None]) -> None:
         advice = find()
-        if self._advice is None or (advice is not None and advice.seconds > self._advice.seconds):
+        if self._advice is None or (advice is not None and advice.until > self._advice.until):
             self._advice = advice
 
 
@@ -215,7 +213,7 @@ class RunFeed:
             "controls": now.controls,
             "course": growing.seen.course.news(now.end, TICK),
         }
-        points = len(growing.seen.lines) + len(growing.seen.course.choices)
+        points = len(growing.seen.lines) + growing.seen.course.chosen
         if points > self._points * (1 + 1 / PICTURE):
             news["curves"], self._points = now.contents.curves, points
         return news

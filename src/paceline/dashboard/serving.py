@@ -37,6 +37,7 @@ class Watched(NamedTuple):
     server: uvicorn.Server
     taken: socket.socket
     address: str  # of the page, with the token
+    kept_in: Path  # with the token
 
     def serve(self) -> None:
         try:
@@ -47,6 +48,7 @@ class Watched(NamedTuple):
 
 def watched(directory: Path, host: str, port: int, *, price: float | None, steers: bool) -> Watched:
     """The pages of one run, or of all below a directory. ConfigurationError: none, or nowhere to show them."""
+    directory = directory.resolve()  # where it is now: `.` has no name
     alone = is_run(directory)
     below = directory.parent if alone else directory
     shelf = Shelf(below, directory if alone else None)
@@ -68,7 +70,7 @@ def watched(directory: Path, host: str, port: int, *, price: float | None, steer
         server_header=False,
     )
     path = address_of(name_of(directory, below), token) if alone else f"/?token={token}"
-    return Watched(_Server(settings, dashboard), taken, f"http://{_called(*taken.getsockname()[:2])}{path}")
+    return Watched(_Server(settings, dashboard), taken, f"http://{_called(*taken.getsockname()[:2])}{path}", directory)
 
 
 def _see_that_it_is_one(directory: Path) -> None:

@@ -1,31 +1,30 @@
-"""What other policies would have made of a run, from the times of its beginning."""
+"""What other policies would have made of a run, from times that are taken evenly from all of it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import Record
 from paceline.experiment.simulation import policy_for
-from paceline.experiment.whatif import recommendation, recorded_workers, simulated_again
+from paceline.experiment.whatif import recommendation, simulated_again
 from paceline.policies import POLICIES
 from paceline.policies import policy as build_policy
 from paceline.policies.auto import Auto
+from paceline.recording.iteration_times import Recording
 from paceline.report.contents import Advice
 
-RECORDS_FOR_ADVICE = 3_000  # of the beginning of a trace: DBW takes seconds to be simulated with them, all others none
+ITERATIONS_FOR_ADVICE = 3_000  # DBW takes seconds to be simulated with them, all others none
 
 
-def advice_on(policy: str, beginning: Sequence[Record], seconds: float) -> Advice | None:
-    """`beginning`: its first records, so that a long run is not simulated eight times over; they are about so many
-    seconds. None: there is nothing to say."""
-    workers = recorded_workers(beginning)
+def advice_on(policy: str, workers: Mapping[int, Recording], seconds: float, until: float) -> Advice | None:
+    """`workers`: with iterations of so many seconds, out of a run that has taken `until`; some parts of a long one, so
+    that it is not simulated eight times over. None: there is nothing to say."""
     recorded = _recorded(policy)
     if len(workers) < 2 or seconds <= 0 or recorded is None:
         return None
     summaries = simulated_again(workers, seconds, list(_policies(recorded, len(workers))))
-    return Advice(summaries, recommendation(summaries, recorded), seconds)
+    return Advice(summaries, recommendation(summaries, recorded), seconds, until)
 
 
 def _recorded(policy: str) -> str | None:

@@ -11,8 +11,10 @@ import numpy as np
 from paceline.core.messages import Estimates
 from paceline.recording.progress_log import Evaluation, Line, Logged, Measurement, less_is_better
 
-MOST_POINTS = 1_500
+MOST_POINTS = 1_500  # of a curve
 MOST_LOGGED = 24  # names of figures of a loop's own
+POINTS_LOGGED = 12_000  # of all of those together, so that a page stays small
+LEAST_POINTS = 60
 
 
 def curves_of(lines: Sequence[Line]) -> dict[str, Any]:
@@ -30,9 +32,7 @@ def curves_of(lines: Sequence[Line]) -> dict[str, Any]:
                 "values": [evaluation.figures[name] for evaluation in having],
             }
         )
-    names = list(dict.fromkeys(name for line in logged for name in line.figures))
-    for name in names[:MOST_LOGGED]:
-        found["logged"][name] = _logged(name, logged, measured)
+    found["logged"] = _logged(logged, measured)
     return found
 
 
@@ -46,37 +46,44 @@ def _measured(lines: Sequence[Measurement]) -> dict[str, list[Any]]:
     }
 
 
-def _logged(name: str, lines: Sequence[Logged], measured: Sequence[Measurement]) -> dict[str, Any]:
-    """By worker. How far the run was at that time is between two measurements."""
-    by_worker: dict[str, Any] = {}
+def _logged(lines: Sequence[Logged], measured: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
+    """Of each figure, by worker. How far the run was at that time is between two measurements."""
+    found: dict[str, dict[int, list[tuple[float, float]]]] = {}
+    for line in lines:
+        for name, value in line.figures.items():
+            if name in found or len(found) < MOST_LOGGED:
+                found.setdefault(name, {}).setdefault(line.worker, []).append((line.seconds, value))
+    most = max(LEAST_POINTS, POINTS_LOGGED // max(1, sum(map(len, found.values()))))
     times = [line.seconds for line in measured] or [0.0]
     samples, updates = [line.samples for line in measured] or [0], [line.updates for line in measured] or [0]
-    for worker in dict.fromkeys(line.worker for line in lines if name in line.figures):
-        own = [line for line in lines if line.worker == worker and name in line.figures]
-        seconds = [line.seconds for line in own]
-        by_worker[str(worker)] = _thinned(
-            {
-                "seconds": seconds,
-                "samples": np.interp(seconds, times, samples).round().tolist(),
-                "updates": np.interp(seconds, times, updates).round().tolist(),
-                "values": [line.figures[name] for line in own],
-            }
-        )
-    return by_worker
+
+    def curve(points: Sequence[tuple[float, float]]) -> dict[str, list[Any]]:
+        kept = [points[number] for number in _spread(len(points), most)]
+        seconds = [at for at, _ in kept]
+        return {
+            "seconds": seconds,
+            "samples": np.interp(seconds, times, samples).round().tolist(),
+            "updates": np.interp(seconds, times, updates).round().tolist(),
+            "values": _short([value for _, value in kept], 5),
+        }
+
+    return {
+        name: {str(worker): curve(points) for worker, points in by_worker.items()} for name, by_worker in found.items()
+    }
 
 
 def choice_curves(choices: Sequence[tuple[float, Estimates]]) -> dict[str, list[Any]]:
-    return _thinned(
-        {
-            "seconds": [seconds for seconds, _ in choices],
-            "k": [estimates.k for _, estimates in choices],
-            "gain": [_short(estimates.gain) for _, estimates in choices],
-            "time": [_short(estimates.time) for _, estimates in choices],
-            "variance": [estimates.variance for _, estimates in choices],
-            "squared_norm": [estimates.squared_norm for _, estimates in choices],
-            "smoothness": [estimates.smoothness for _, estimates in choices],
-        }
-    )
+    kept = [choices[number] for number in _spread(len(choices), MOST_POINTS)]
+    return {
+        "seconds": [seconds for seconds, _ in kept],
+        "k": [estimates.k for _, estimates in kept],
+        "gain": [_short(estimates.gain) for _, estimates in kept],
+        "time": [_short(estimates.time) for _, estimates in kept],
+        "variance": [estimates.variance for _, estimates in kept],
+        "squared_norm": [estimates.squared_norm for _, estimates in kept],
+        "smoothness": [estimates.smoothness for _, estimates in kept],
+        "slope": [estimates.slope for _, estimates in kept],
+    }
 
 
 def best_figures(lines: Sequence[Line]) -> dict[str, tuple[float, float]]:
@@ -93,13 +100,15 @@ def best_figures(lines: Sequence[Line]) -> dict[str, tuple[float, float]]:
 
 
 def _thinned(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """As many points as can be told apart, the last one among them."""
-    length = len(columns["seconds"])
-    if length <= MOST_POINTS:
-        return columns
-    kept = np.linspace(0, length - 1, MOST_POINTS).round().astype(int)
+    """As many points as can be told apart."""
+    kept = _spread(len(columns["seconds"]), MOST_POINTS)
     return {name: [values[number] for number in kept] for name, values in columns.items()}
 
 
-def _short(values: Sequence[float]) -> list[float]:
-    return [float(f"{value:.4g}") for value in values]
+def _spread(length: int, most: int) -> Sequence[int]:
+    """So many of these numbers at most, evenly, the last one among them."""
+    return range(length) if length <= most else np.linspace(0, length - 1, most).round().astype(int).tolist()
+
+
+def _short(values: Sequence[float], digits: int = 4) -> list[float]:
+    return [float(f"{value:.{digits}g}") for value in values]

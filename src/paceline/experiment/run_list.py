@@ -32,10 +32,13 @@ def _found(below: Path, depth: int) -> Found:
     runs: list[Path] = []
     foreign: list[Path] = []
     for directory in directories(below):
-        if is_run(directory):
-            runs.append(directory)
-            continue
-        inside = _found(directory, depth - 1) if depth > 1 else Found([], [])
+        try:
+            if is_run(directory):
+                runs.append(directory)
+                continue
+            inside = _found(directory, depth - 1) if depth > 1 else Found([], [])
+        except (OSError, ConfigurationError):  # it may not be read, or was just taken away
+            inside = Found([], [])
         runs += inside.runs
         foreign += inside.foreign if inside.runs else [directory]
     return Found(runs, foreign)

@@ -102,7 +102,8 @@ def _walk(seen: Seen, trace: Trace, notes: list[str], most: int | None = None) -
             number += 1
     except UnreadableTraceError as problem:
         notes.append(f"{problem}. What is before that is shown.")
-    except LookupError:  # it speaks of a worker or a gradient that nobody has heard of
+    except (LookupError, ArithmeticError, ValueError, MemoryError):
+        # It speaks of a worker or a gradient that nobody has heard of, or has numbers that cannot be.
         line = f"{trace.path}, line {number + 2}"
         notes.append(f"{line}: does not follow from what is before it, which is shown.")
         return number

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from paceline.core.messages import Record
-from paceline.experiment.advice import RECORDS_FOR_ADVICE, advice_on
+from paceline.experiment.advice import ITERATIONS_FOR_ADVICE, advice_on
 from paceline.experiment.balance import begun_ledger
 from paceline.experiment.configuration import CONFIGURATION, Configuration
 from paceline.experiment.repeating import steps
@@ -20,6 +20,7 @@ from paceline.experiment.report_curves import best_figures, choice_curves, curve
 from paceline.experiment.run_status import began
 from paceline.recording.bill import Billing
 from paceline.recording.course import Course
+from paceline.recording.iteration_times import IterationTimes, in_parts
 from paceline.recording.ledger import Ledger
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.observer import Observer
@@ -28,7 +29,7 @@ from paceline.recording.status import FINISHED, KILLED, STOPPED, as_text
 from paceline.recording.trace import Header, Trace, trace_in
 from paceline.report.contents import Advice, Contents
 
-AT_THE_END = {FINISHED: True, STOPPED: False, KILLED: False}
+HAS_DONE_ALL = {FINISHED: True, STOPPED: False, KILLED: False}
 
 
 class Facts(NamedTuple):
@@ -60,23 +61,21 @@ class Seen(Observer):
         self.ledger, self._again = begun_ledger(directory, trace) if whole else (Ledger(), 0)  # type: ignore[arg-type]
         self._in_a_run = whole
         self.lines: list[Line] = []  # of the metrics
-        self.beginning: list[Record] = []
+        self.times = IterationTimes()
         self.end = 0.0
 
     def observe(self, record: Record) -> None:
         """LookupError if it does not follow from those before it."""
         if record.now < self.end:
             raise LookupError
-        for observer in (self.metrics, self.billing, self.course, self.ledger):
+        for observer in (self.metrics, self.billing, self.course, self.ledger, self.times):
             observer.observe(record)
         self.end = record.now
-        if len(self.beginning) < RECORDS_FOR_ADVICE:
-            self.beginning.append(record)
 
     def advice(self, end: float) -> Callable[[], Advice | None]:
         """Call what it gives, also in another thread: that takes seconds."""
-        seconds = end if len(self.beginning) < RECORDS_FOR_ADVICE else self.beginning[-1].now
-        return partial(advice_on, self.policy, [*self.beginning], seconds)
+        workers, seconds = in_parts(self.times.workers(), end, ITERATIONS_FOR_ADVICE)
+        return partial(advice_on, self.policy, workers, seconds, end)
 
     def curves(self) -> dict[str, Any]:
         return {**curves_of(self.lines), "choices": choice_curves(self.course.choices)}
@@ -106,7 +105,7 @@ class Seen(Observer):
             advice=advice,
             failures=[line for line in self.lines if isinstance(line, Failure)],
             settings=[*_settings("", simulated_in(run) if told is None else msgspec.to_builtins(told))],
-            steps=[(what, as_text(how)) for what, how in steps(run, told, over=AT_THE_END.get(facts.state, True))],
+            steps=[(what, as_text(how)) for what, how in steps(run, told, over=HAS_DONE_ALL.get(facts.state, True))],
             notes=[as_text(note) for note in notes],
             best=best_figures(self.lines),
             price=facts.price,

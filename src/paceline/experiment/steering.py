@@ -8,6 +8,7 @@ from typing_extensions import assert_never
 
 from paceline.core.errors import ConfigurationError
 from paceline.experiment.configuration import Configuration, read_configuration
+from paceline.experiment.run_list import glance
 from paceline.policies import policy as build_policy
 from paceline.runtimes.local.room import available_memory, refuse_if_too_many
 from paceline.runtimes.serving.control import (
@@ -24,6 +25,7 @@ from paceline.runtimes.serving.control import (
 )
 
 LARGEST_NUMBER = 2**53  # of a worker: larger ones do not come out of JSON as they went in
+LARGEST_GROUP = 99_999  # workers: more are a slip of the finger
 
 
 def steer(run: Path, request: Request) -> list[str]:
@@ -48,7 +50,7 @@ def _check(run: Path, told: Configuration, request: Request) -> None:
     """What is wrong whatever the run is at."""
     match request:
         case Scale(workers):
-            _check_size(told, workers)
+            _check_size(run, told, workers)
         case Switch(policy):
             build_policy(policy)
         case Evict(worker):
@@ -77,10 +79,15 @@ def _stops(run: Path, told: Configuration, stopping: Stopping) -> str:
     return f"it stops: every worker pushes once more, and a checkpoint is written. Go on: {again}"
 
 
-def _check_size(told: Configuration, workers: int) -> None:
+def _check_size(run: Path, told: Configuration, workers: int) -> None:
     least, most = told.group.least or 1, told.group.most
     if workers < least or (most is not None and workers > most):
         limits = f"at least {least}" if most is None else f"from {least} to {most}"
         raise ConfigurationError(f"{workers} workers: this run may have {limits}")
-    if told.cluster is None and workers > told.group.workers:
-        refuse_if_too_many(workers - told.group.workers, available_memory(), "more workers")
+    if workers > LARGEST_GROUP:
+        raise ConfigurationError(f"{workers:,} workers: a group has {LARGEST_GROUP:,} at most")
+    if told.cluster is None:
+        status = glance(run)
+        present = len(status.workers) + status.unseen
+        if workers > present:
+            refuse_if_too_many(workers - present, available_memory(), "more workers")

@@ -1,70 +1,25 @@
 """What other policies would have made of a run: its own iteration times, simulated again.
 
-The times come out of the trace of any run, simulated or real: from when a worker was given parameters to its push. An
-interrupt begins an iteration anew, unless the push was on its way already; then the gradient arrives with the older
-version. If a policy lets a worker do more iterations than it did, its times begin again from the first.
+If a policy lets a worker do more iterations than it did, its times begin again from the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from paceline.core.messages import (
-    AT_THE_END,
-    ApplyUpdate,
-    GradientArrived,
-    InterruptWorker,
-    PolicyChanged,
-    SendParameters,
-    WorkerLeft,
-)
+from paceline.core.messages import ApplyUpdate, PolicyChanged
 from paceline.experiment.foresight import try_out
 from paceline.experiment.simulation import policy_for
+from paceline.recording.iteration_times import Recording, recorded_workers
 from paceline.recording.metrics import RunMetrics, Summary
-from paceline.recording.trace import Record, Trace, UnreadableTraceError
+from paceline.recording.trace import Trace, UnreadableTraceError
 from paceline.runtimes.simulated.simulator import SimulatedWorker
 from paceline.runtimes.speeds import Recorded
 
 AS_GOOD_AS_THE_BEST = 0.95
 BEGINS_WITH = "bsp"  # a policy that chooses others
-
-
-class Recording(msgspec.Struct):
-    """What a trace says about one worker."""
-
-    joined_at: float
-    times: list[float]
-    left_at: float | None = None
-
-
-def recorded_workers(records: Iterable[Record]) -> dict[int, Recording]:
-    """The iteration times of every worker that pushed anything."""
-    found: dict[int, Recording] = {}
-    begins: dict[int, list[tuple[int, float]]] = {}  # since a worker's last push: what it was given, and when
-    version = 0
-    for record in records:
-        match record.event:
-            case GradientArrived(gradient, computed_on):
-                given = begins.pop(gradient.worker, [])
-                began = [time for begin_version, time in given if begin_version <= computed_on]
-                if began:
-                    found[gradient.worker].times.append(record.now - began[-1])
-            case WorkerLeft(worker, reason) if worker in found and reason not in AT_THE_END:
-                found[worker].left_at = record.now
-            case _:
-                pass
-        for command in record.commands:
-            match command:
-                case ApplyUpdate():
-                    version += 1
-                case SendParameters(worker) | InterruptWorker(worker):
-                    begins.setdefault(worker, []).append((version, record.now))
-                    found.setdefault(worker, Recording(record.now, []))
-                case _:
-                    pass
-    return {worker: recording for worker, recording in found.items() if recording.times and min(recording.times) > 0}
 
 
 def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:

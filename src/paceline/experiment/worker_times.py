@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import WorkerJoined
-from paceline.experiment.whatif import recorded_workers
+from paceline.recording.iteration_times import recorded_workers
 from paceline.recording.trace import Trace, trace_in
 
 NUMBER = r"[0-9.eE+-]+?"

@@ -35,13 +35,30 @@ from paceline.recording.observer import Observer
 from paceline.recording.places import Place, Places
 
 USED, UNUSED, LOST, OPEN = range(4)  # what became of an iteration; OPEN: it has no fate
+NOBODY = -1  # ended a wait; else the worker whose push did, or LEFT - worker, if it was by leaving
+LEFT = -2
 TICKS = 40  # of a usual iteration
 USUAL_OVER = 4_000  # iterations of each place, at most
 MOST_REASONS = 4_000
-MOST_MARKS = 1_000
-MOST_MOMENTS = 400_000  # of updates, and of barriers
+MOST_MARKS = 5_000
+MOST_CHOICES = 2_000  # of k, with what each was chosen by
 MOST_PACE_BINS = 240
 PUSHES_IN_A_BIN = 6  # of the slowest: with fewer its pace would be a comb
+
+
+class _Reasons:
+    """Why workers waited, each by its number. Of a push that is answered at once nobody asks why."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {"": 0}
+
+    def number(self, reason: str) -> int:
+        if len(self._numbers) >= MOST_REASONS and reason not in self._numbers:
+            reason = "waits"
+        return self._numbers.setdefault(reason, len(self._numbers))
+
+    def all(self) -> list[str]:
+        return list(self._numbers)
 
 
 class _Row:
@@ -53,7 +70,7 @@ class _Row:
         self.fates = array("b")
         self.workers: list[tuple[float, int]] = []  # since when which worker
         self.since: float | None = None  # it computes
-        self.waits_for = 0  # it waits for this reason since its last push; 0: it does not
+        self.waits_for: str | None = None  # it waits for this reason since its last push; None: it does not
         self.changed = 0  # from this iteration on something is new
 
     def add(self, now: float, fate: int, samples: int = 0) -> int:
@@ -70,21 +87,21 @@ class _Row:
         self.fates[number] = fate
         self.changed = min(self.changed, number)
 
-    def stop_waiting(self, now: float, who: int) -> None:
-        if self.waits_for and self.ends[-1] < now:
-            self.ends[-1], self.reasons[-1], self.until[-1] = now, self.waits_for, who
+    def stop_waiting(self, now: float, who: int, reasons: _Reasons) -> None:
+        if self.waits_for is not None and self.ends[-1] < now:
+            self.ends[-1], self.reasons[-1], self.until[-1] = now, reasons.number(self.waits_for), who
             self.changed = min(self.changed, len(self.ends) - 1)
-        self.waits_for = 0
+        self.waits_for = None
 
-    def so_far(self, first: int, now: float) -> _Row:
+    def so_far(self, first: int, now: float, reasons: _Reasons) -> _Row:
         """A copy from that iteration on, with what is under way up to now."""
         found = _Row()
         found.begins, found.pushes, found.ends = self.begins[first:], self.pushes[first:], self.ends[first:]
         found.reasons, found.until = self.reasons[first:], self.until[first:]
         found.samples, found.fates = self.samples[first:], self.fates[first:]
-        if found.ends and self.waits_for:
+        if found.ends and self.waits_for is not None:
             found.waits_for = self.waits_for
-            found.stop_waiting(now, -1)
+            found.stop_waiting(now, NOBODY, reasons)
         if self.since is not None and self.since < now:
             found.since = self.since
             found.add(now, OPEN)
@@ -112,30 +129,35 @@ class Course(Observer):
         self._standing: dict[int, int] = {}
         self._clocks = Clocks()
         self._pending: dict[Gradient, tuple[_Row, int, int]] = {}  # its row, its number there, its version
-        self._reasons: dict[str, int] = {"": 0}
+        self._reasons = _Reasons()
         self._updates, self._barriers = array("d"), array("d")
         self._version = 0
         self.staleness: Counter[int] = Counter()
         self.leads: Counter[int] = Counter()
         self.marks: list[tuple[float, str, str]] = []
-        self.choices: list[tuple[float, Estimates]] = []
+        self.choices: list[tuple[float, Estimates]] = []  # evenly over all that there were
+        self.chosen = 0  # so often was a k chosen
+        self._every = 1  # choice is kept
         self._before = _Told()
 
     def observe(self, record: Record) -> None:
         event, now = record.event, record.now
-        who = -1
+        who = NOBODY
         match event:
             case GradientArrived(gradient):
                 who = gradient.worker
                 self._push(event, record)
-            case WorkerJoined(who):
+            case WorkerJoined():
                 self._join(event, now)
-            case WorkerLeft(who):
+            case WorkerLeft(worker):
+                who = LEFT - worker
                 self._leave(event, now)
-            case WorkerReturned(who):
-                if who in self._standing and self._row(who).since is not None:
-                    self._lose(who, now)
+            case WorkerReturned(worker):
+                if worker in self._standing and self._row(worker).since is not None:
+                    self._lose(worker, now)
             case PolicyChanged(policy):
+                for row in self._rows:  # who still waits does so for its reason
+                    row.waits_for = None if row.waits_for is None else record.reason
                 self._mark(now, "switch", f"{policy} takes over" + (f": {record.reason}" if record.reason else ""))
             case WorkerSuspected() | WentBack():
                 self._mark(now, "note", str(event))
@@ -143,7 +165,7 @@ class Course(Observer):
                 pass
         self._follow(record, who)
         if record.estimates is not None:
-            self.choices.append((now, record.estimates))
+            self._choose(now, record.estimates)
 
     def _follow(self, record: Record, who: int) -> None:
         now, released = record.now, 0
@@ -158,17 +180,23 @@ class Course(Observer):
                         row.decide(number, USED)
                         self.staleness[self._version - version] += 1
                     self._version += 1
-                    if len(self._updates) < MOST_MOMENTS:
-                        self._updates.append(now)
+                    self._updates.append(now)
                 case DiscardGradient(gradient):
                     row, number, _ = self._pending.pop(gradient)
                     row.decide(number, UNUSED)
                 case InterruptWorker(worker):
                     self._lose(worker, now)
                     self._row(worker).since = now
-        together = released == len(self._standing) > 1 and not isinstance(record.event, WorkerJoined)
-        if together and len(self._barriers) < MOST_MOMENTS:
+        if released == len(self._standing) > 1 and not isinstance(record.event, WorkerJoined):
             self._barriers.append(now)
+
+    def _choose(self, now: float, estimates: Estimates) -> None:
+        if self.chosen % self._every == 0:
+            self.choices.append((now, estimates))
+        self.chosen += 1
+        if len(self.choices) > MOST_CHOICES:
+            del self.choices[1::2]
+            self._every *= 2
 
     def _row(self, worker: int) -> _Row:
         return self._rows[self._places.of(worker).number]
@@ -191,14 +219,13 @@ class Course(Observer):
         self.leads[self._standing[worker] - self._clocks.least] += 1
         row = self._row(worker)
         self._pending[event.gradient] = row, row.add(record.now, OPEN, event.samples), event.version
-        reason = record.reason if len(self._reasons) < MOST_REASONS or record.reason in self._reasons else "waits"
-        row.waits_for = self._reasons.setdefault(reason, len(self._reasons))
+        row.waits_for = record.reason
 
     def _release(self, worker: int, now: float, who: int) -> None:
         if worker not in self._standing:
             self._standing[worker] = self._clocks.enter(worker)
         row = self._row(worker)
-        row.stop_waiting(now, who)
+        row.stop_waiting(now, who, self._reasons)
         row.since = now
 
     def _lose(self, worker: int, now: float) -> None:
@@ -208,7 +235,7 @@ class Course(Observer):
         worker = event.worker
         if worker in self._standing:
             row = self._row(worker)
-            row.stop_waiting(now, worker)
+            row.stop_waiting(now, LEFT - worker, self._reasons)
             if row.since is not None and row.since < now and event.reason not in AT_THE_END:
                 row.add(now, LOST)
             row.since = None
@@ -219,6 +246,8 @@ class Course(Observer):
     def _mark(self, now: float, kind: str, said: str) -> None:
         if len(self.marks) < MOST_MARKS:
             self.marks.append((now, kind, said))
+        elif len(self.marks) == MOST_MARKS:
+            self.marks.append((now, "note", "what happened from here on is in the trace alone: it is too much"))
 
     # -- telling --
 
@@ -233,19 +262,22 @@ class Course(Observer):
         told = self._before
         told.rows = [row.changed for row in self._rows]
         found = self._told(told, end, tick, self._usual())
-        self._before = _Told(len(self._reasons), len(self._updates), len(self._barriers), len(self.marks))
+        self._before = _Told(len(self._reasons.all()), len(self._updates), len(self._barriers), len(self.marks))
         for row in self._rows:
-            row.changed = len(row.begins) - bool(row.waits_for)  # what is under way will be told again
+            row.changed = len(row.begins) - (row.waits_for is not None)  # what is under way will be told again
         return found
 
     def _told(self, known: _Told, end: float, tick: float, usual: float) -> dict[str, Any]:
-        rows = zip(self._rows, known.rows, strict=True)
+        # First: a wait that is under way may have a reason that nobody was told yet.
+        rows = [
+            _row_data(row, first, tick, end, self._reasons) for row, first in zip(self._rows, known.rows, strict=True)
+        ]
         return {
             "end": end,
             "tick": tick,
             "usual": usual,
-            "reasons": list(self._reasons)[known.reasons :],
-            "rows": [_row_data(row, first, tick, end) for row, first in rows],
+            "reasons": self._reasons.all()[known.reasons :],
+            "rows": rows,
             "updates": _differences(self._updates, known.updates, tick),
             "barriers": _differences(self._barriers, known.barriers, tick),
             "marks": self.marks[known.marks :],
@@ -263,8 +295,8 @@ class Course(Observer):
 
     def _paces(self, end: float) -> list[list[float]]:
         """Of every place, samples per second in equal parts of the run."""
-        fewest = min((len(row.pushes) for row in self._rows if len(row.pushes)), default=0)
-        bins = max(4, min(MOST_PACE_BINS, fewest // PUSHES_IN_A_BIN))
+        slowest = max((_mean_iteration(row) for row in self._rows), default=0.0)
+        bins = max(4, min(MOST_PACE_BINS, int(end / slowest / PUSHES_IN_A_BIN) if slowest else 0))
         found = []
         for row in self._rows:
             counts, _ = np.histogram(row.pushes, bins=bins, range=(0, end), weights=row.samples)
@@ -272,9 +304,15 @@ class Course(Observer):
         return found
 
 
-def _row_data(whole: _Row, first: int, tick: float, end: float) -> dict[str, Any]:
+def _mean_iteration(row: _Row) -> float:
+    """With its wait, from its first push to its last; 0: nobody knows. Who was there for a short time only was not slow
+    therefore."""
+    return (row.pushes[-1] - row.pushes[0]) / (len(row.pushes) - 1) if len(row.pushes) > 1 else 0.0
+
+
+def _row_data(whole: _Row, first: int, tick: float, end: float, reasons: _Reasons) -> dict[str, Any]:
     """Differences between the moments of a row: from an end to the next begin, to the push, to the end."""
-    row = whole.so_far(first, end)
+    row = whole.so_far(first, end, reasons)
     moments = np.stack([row.begins, row.pushes, row.ends], axis=1) if len(row.begins) else np.zeros((0, 3))
     begin = _ticks(whole.ends[first - 1], tick) if first else 0
     steps = np.diff(_ticks(moments.ravel(), tick), prepend=begin).reshape(-1, 3)

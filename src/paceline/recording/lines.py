@@ -26,8 +26,20 @@ def open_private(path: Path, *, append: bool = False, buffering: int = -1) -> Bi
 
 
 def write_privately(path: Path, content: bytes) -> None:
-    with open_private(path) as file:
-        file.write(content)
+    """All of it or nothing: who reads meanwhile, or after a crash, has what was there before."""
+    if path.exists() and not path.is_file():  # such as /dev/stdout
+        with open_private(path) as file:
+            file.write(content)
+        return
+    path = path.resolve()  # a link stays one
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    try:
+        with open_private(unfinished) as file:
+            file.write(content)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 class LinesWriter:

@@ -6,7 +6,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from paceline.recording.status import FINISHED, KILLED, RUNNING, STARTING, STOPPED, UNREADABLE, RunStatus, as_text
+from paceline.recording.status import (
+    FINISHED,
+    GOING_ON,
+    KILLED,
+    RUNNING,
+    STARTING,
+    STOPPED,
+    UNREADABLE,
+    RunStatus,
+    as_text,
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATES = (STARTING, RUNNING, FINISHED, STOPPED, KILLED, UNREADABLE)
@@ -91,7 +101,7 @@ def _of_run(run: RunStatus) -> list[_Family]:
             "checkpoint_age_seconds",
             "gauge",
             "Seconds since the newest checkpoint was written.",
-            None if checkpoint is None else checkpoint.age,
+            None if checkpoint is None or run.state not in GOING_ON else checkpoint.age,
         ),
         _one(
             "checkpoint_updates",

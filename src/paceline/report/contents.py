@@ -17,7 +17,8 @@ class Advice(NamedTuple):
 
     summaries: list[Summary]
     sentence: str
-    seconds: float  # of the run that this is about, from its beginning
+    seconds: float  # of the run that this is about, in parts that are spread evenly
+    until: float  # from its beginning on
 
 
 class Contents(msgspec.Struct, frozen=True):

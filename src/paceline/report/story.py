@@ -100,8 +100,9 @@ def _better(run: Contents) -> str:
     if run.advice is None:
         return ""
     said = run.advice.sentence
-    part = run.advice.seconds < 0.99 * run.summary.seconds
-    over = f" (over its first {duration(run.advice.seconds)})" if part else ""
+    seconds, until = run.advice.seconds, run.advice.until
+    so_far = "" if until > 0.95 * run.summary.seconds else f" of the first {duration(until)}"
+    over = f" ({duration(seconds)}, taken evenly from all{so_far})" if seconds < 0.99 * run.summary.seconds else ""
     return f"Its own iteration times, simulated again{over}, say: {said}."
 
 

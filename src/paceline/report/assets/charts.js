@@ -15,13 +15,9 @@ function placesForCharts() {
 function drawChart(host, runs) {
   const kind = host.dataset.chart, run = runs[Number(host.dataset.run || 0)];
   if (kind === 'gantt') {
-    if (host.gantt?.course === run.course) host.gantt.update();
-    else {
-      const before = host.gantt;
-      host.replaceChildren();
-      host.gantt = new Gantt(host, run);
-      if (before) host.gantt.lookAs(before);
-    }
+    if (!host.gantt) host.gantt = new Gantt(host, run);
+    else if (host.gantt.course === run.course) host.gantt.update();
+    else host.gantt.retell(run.course);
     return;
   }
   const inside = html('div', 'chart');

@@ -152,12 +152,16 @@ function learningCurves(host, runs) {
   if (several) legend(host, runs.map(label));
 }
 
+const MOST_PACES = 16;
+
 function paceChart(host, run) {
   const end = run.course.end, bins = run.course.pace[0]?.length || 1;
   const x = Array.from({ length: bins }, (_, i) => (i + 0.5) * end / bins);
   const busy = run.course.rows.map((row, i) => ({ name: placeName(row), x, y: run.course.pace[i] }));
-  lineChart(host, busy.slice(0, 16), { across: 'seconds', up: 'samples per second', fromZero: true, from: 0, height: 190 });
-  legend(host, busy.slice(0, 16).map((line) => line.name));
+  const shown = busy.slice(0, MOST_PACES);
+  lineChart(host, shown, { across: 'seconds', up: 'samples per second', fromZero: true, from: 0, height: 190 });
+  legend(host, shown.map((line) => line.name));
+  if (busy.length > shown.length) html('p', 'dim', host, `and ${busy.length - shown.length} more, which are not drawn`);
 }
 
 function choicesChart(host, run) {
@@ -166,6 +170,7 @@ function choicesChart(host, run) {
   lineChart(host, [{ name: 'k', x: found.seconds, y: found.k }], {
     across: 'seconds', up: 'gradients in the next update', steps: true, fromZero: true, from: 0,
     tellAt: (i) => `expected gain of 1, 2, ...: ${list(found.gain, i)}\nexpected time: ${list(found.time, i)}`
-      + `\nvariance ${short(found.variance[i])}, |gradient|² ${short(found.squared_norm[i])}, smoothness ${short(found.smoothness[i])}`,
+      + `\nvariance ${short(found.variance[i])}, |gradient|² ${short(found.squared_norm[i])}, `
+      + (found.slope[i] == null ? `smoothness ${short(found.smoothness[i])}` : `slope of the loss ${short(found.slope[i])}`),
   });
 }

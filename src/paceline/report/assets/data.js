@@ -1,6 +1,7 @@
 // What the charts are drawn from: JSON, in which moments are differences in ticks. It comes at once, or piece by piece.
 
 const USED = 0, UNUSED = 1, LOST = 2, OPEN = 3;
+const NOBODY = -1, LEFT = -2; // what ended a wait: nobody, the worker of this number by its push, LEFT - worker by leaving
 
 // Of a report: compressed, in the page.
 async function readData() {
@@ -49,7 +50,7 @@ function takeRow(row, told) {
     row.computed.push(row.computed[kept + i] + told.computes[i]);
     row.fates.push(USED);
     row.reasons.push(0);
-    row.until.push(-1);
+    row.until.push(NOBODY);
   }
   let number = kept;
   told.waited.forEach((step, i) => { number += step; row.reasons[number] = told.reasons[i]; row.until[number] = told.until[i]; });

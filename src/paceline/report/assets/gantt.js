@@ -30,6 +30,18 @@ class Gantt {
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.draw());
   }
 
+  // The same run, told anew from its beginning: its end is looked at, if it was before, else the same seconds.
+  retell(course) {
+    const ticks = this.course.tick / course.tick, all = this.from <= 0 && this.to >= this.total, atTheEnd = this.to >= this.total;
+    const from = this.from * ticks, span = (this.to - this.from) * ticks;
+    this.course = course;
+    this.total = Math.max(course.end / course.tick, 1);
+    const begin = all ? 0 : atTheEnd ? this.total - span : from;
+    this.show(begin, all ? this.total : begin + span);
+    this.size();
+    if (this.pointer) this.tell(...this.pointer);
+  }
+
   controls() {
     const row = html('div', 'controls', this.host);
     const button = (name, act) => html('button', '', row, name).addEventListener('click', act);
@@ -65,14 +77,6 @@ class Gantt {
     }
     if (this.lanes === this.course.rows.length) this.draw(); else this.size();
     if (this.pointer) this.tell(...this.pointer);
-  }
-
-  // As one that was drawn of the same run before: its end, if that was looked at, else the same seconds.
-  lookAs(other) {
-    const ticks = other.course.tick / this.course.tick, span = (other.to - other.from) * ticks;
-    if (other.from <= 0 && other.to >= other.total) return;
-    if (other.to >= other.total) this.show(this.total - span, this.total);
-    else this.show(other.from * ticks, other.from * ticks + span);
   }
 
   size() {
@@ -178,7 +182,7 @@ class Gantt {
     if (i < 0 || moment >= Math.max(row.ends[i], row.pushes[i])) return `${name} is not there`;
     if (moment >= row.pushes[i]) {
       const reason = this.course.reasons[row.reasons[i]] || 'waits';
-      const until = row.until[i] < 0 ? '' : `\nuntil worker ${row.until[i]} ${who && row.until[i] === who[1] ? 'left' : 'pushed'}`;
+      const by = row.until[i], until = by === NOBODY ? '' : by <= LEFT ? `\nuntil worker ${LEFT - by} left` : `\nuntil worker ${by} pushed`;
       return `${name} waits ${this.lasts(row.ends[i] - row.pushes[i])}, from ${this.time(row.pushes[i] * tick)}\n${reason}${until}`;
     }
     const fate = ['', '\nits gradient was not used', '\nthe work was lost', '\nits gradient has no fate yet'][row.fates[i]];

@@ -49,6 +49,7 @@ function showCharts(names) {
   document.body.classList.add('drawn');
 }
 
+const HOVERS = matchMedia('(hover: hover)').matches; // where one taps, the last place that was tapped stays one that is pointed at
 let unseen = false; // something changed while nobody could see the page
 
 function drawCharts(curvesChanged) {
@@ -56,7 +57,7 @@ function drawCharts(curvesChanged) {
   for (const host of placesForCharts()) {
     const kind = host.dataset.chart, ofCurves = kind === 'curves' || kind === 'choices';
     if (host.closest('[data-section]').hidden || (ofCurves && !curvesChanged && host.childElementCount)) continue;
-    if (kind !== 'gantt' && host.matches(':hover') && host.childElementCount) continue; // somebody reads there
+    if (kind !== 'gantt' && HOVERS && host.matches(':hover') && host.childElementCount) continue; // somebody reads there
     drawChart(host, [run]);
     if (kind === 'gantt' && !looked) {
       const chart = host.gantt;
@@ -108,8 +109,19 @@ function listen() {
   mine.addEventListener('message', (event) => take(JSON.parse(event.data)));
   mine.addEventListener('error', () => {
     say(GONE);
-    if (mine.readyState === EventSource.CLOSED) setTimeout(() => { if (mine === feed) listen(); }, 2000);
+    if (mine.readyState === EventSource.CLOSED) {
+      refusal();
+      setTimeout(() => { if (mine === feed) listen(); }, 2000);
+    }
   });
+}
+
+// A server that is there and says no has a reason: the run is gone, or the token another one.
+async function refusal() {
+  try {
+    const response = await fetch(location.href);
+    if (!response.ok) say(`${(await response.text()).trim()}. This page goes on if that changes.`);
+  } catch { /* nobody is there, as was said */ }
 }
 
 // After a sleep the browser may hold on to a connection that the other side gave up long ago.

@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import msgspec
 
@@ -45,7 +45,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 Request: TypeAlias = Scale | Switch | Evict | Stop
-KINDS = tuple(kind.__name__ for kind in (Scale, Switch, Evict, Stop))
+KINDS = tuple(kind.__name__ for kind in get_args(Request))
 
 
 class Scaled(msgspec.Struct, frozen=True, tag=True):
@@ -111,7 +111,7 @@ class Control:
         self._path = directory / PIPE
         self._directory = directory
         self._rest = b""  # of a line that has not come to its end
-        self.close()
+        self._clear()
         os.mkfifo(self._path, 0o600)
         # Open in both directions, so that it never reads as ended when a writer goes away.
         self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -144,14 +144,16 @@ class Control:
         self._tell(asked.number, answer)
 
     def _tell(self, number: int, answer: Answer) -> None:
-        unfinished = self._directory / f"{ANSWER}.unfinished"
-        write_privately(unfinished, msgspec.json.encode(answer) + b"\n")
-        unfinished.rename(_answer_to(self._directory, number))
+        write_privately(_answer_to(self._directory, number), msgspec.json.encode(answer) + b"\n")
 
     def close(self) -> None:
-        if getattr(self, "_descriptor", None) is not None:
-            os.close(self.fileno())
+        if self._descriptor is not None:
+            os.close(self._descriptor)
             self._descriptor = None
+        self._clear()
+
+    def _clear(self) -> None:
+        """Take away what is left, also by a run that was killed here."""
         for path in (self._path, *self._directory.glob(f"{ANSWER}.*")):  # some who asked did not wait
             path.unlink(missing_ok=True)
 
@@ -163,23 +165,12 @@ def _answer_to(directory: Path, number: int) -> Path:
 
 def ask(directory: Path, request: Request) -> Granted:
     """Ask the run in this directory for something. ConfigurationError if it refuses, or if there is none."""
-    try:
-        descriptor = os.open(directory / PIPE, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError as problem:
-        if problem.errno in (errno.ENOENT, errno.ENXIO, errno.ENOTDIR):
-            raise ConfigurationError(f"{directory}: no run is going on there; `paceline runs` tells which do") from None
-        raise ConfigurationError(f"{directory / PIPE}: {problem.strerror}") from None
     number = time.monotonic_ns()
-    answer = _answer_to(directory, number)
-    line = msgspec.json.encode(Asked(number, request)) + b"\n"
     try:
-        if len(line) > LONGEST:
-            raise ConfigurationError(f"{directory}: a request has at most {LONGEST} bytes")
-        os.write(descriptor, line)
-    except BlockingIOError:
-        raise ConfigurationError(f"{directory}: the run is too busy to be asked for anything") from None
-    finally:
-        os.close(descriptor)
+        _send(directory, msgspec.json.encode(Asked(number, request)) + b"\n")
+    except BrokenPipeError:  # it has just ended
+        return _ended(directory, request)
+    answer = _answer_to(directory, number)
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         goes_on = (directory / PIPE).exists()
@@ -189,12 +180,34 @@ def ask(directory: Path, request: Request) -> Granted:
             if isinstance(found, Refused):
                 raise ConfigurationError(f"{directory}: {found.reason}")
             return found
-        if not goes_on and isinstance(request, Stop):
-            return Stopping(ended=True)
         if not goes_on:
-            raise ConfigurationError(f"{directory}: the run came to its end before it answered")
+            return _ended(directory, request)
         time.sleep(0.02)
     raise ConfigurationError(
-        f"{directory}: the run did not answer within {PATIENCE:g} seconds: it is busy, or was begun with a paceline"
-        f" that cannot {type(request).__name__.lower()}; config.json says with which"
+        f"{directory}: the run did not answer within {PATIENCE:g} seconds: it is busy, and may still do it, or was"
+        f" begun with a paceline that cannot {type(request).__name__.lower()}; config.json says with which"
     )
+
+
+def _ended(directory: Path, request: Request) -> Stopping:
+    """It was too quick for an answer."""
+    if isinstance(request, Stop):
+        return Stopping(ended=True)
+    raise ConfigurationError(f"{directory}: the run came to its end before it answered")
+
+
+def _send(directory: Path, line: bytes) -> None:
+    try:
+        descriptor = os.open(directory / PIPE, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENXIO, errno.ENOTDIR):
+            raise ConfigurationError(f"{directory}: no run is going on there; `paceline runs` tells which do") from None
+        raise ConfigurationError(f"{directory / PIPE}: {problem.strerror}") from None
+    try:
+        if len(line) > LONGEST:
+            raise ConfigurationError(f"{directory}: a request has at most {LONGEST} bytes")
+        os.write(descriptor, line)
+    except BlockingIOError:
+        raise ConfigurationError(f"{directory}: the run is too busy to be asked for anything") from None
+    finally:
+        os.close(descriptor)

@@ -1,11 +1,13 @@
 """What somebody wants of a run that goes on: another size of its group, another policy, that a worker goes, that it
 ends; or the policy an answer.
 
-A callback speaks in the middle of an event, so what it wants is checked at once and done between two.
+A callback speaks in the middle of an event, so what it wants is checked at once and done between two. If it has become
+impossible by then, a line on stderr says why, and the run goes on as it was.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -41,6 +43,7 @@ from paceline.training.update_rules import Applies, corrects, rule_under
 ChoosePolicy: TypeAlias = Callable[[Any, int], Decides]
 
 STOPPED = "somebody asked it to (paceline stop)"
+BEING_STOPPED = "the run is being stopped, and waits for all of its workers once more"
 
 
 class Requests:
@@ -96,10 +99,19 @@ class Requests:
         """Between two events."""
         while self._wanted:
             wanted = self._wanted.popleft()
-            if isinstance(wanted, EvictionRequested):
-                self._deliver(wanted)
-            else:
-                self._switch(wanted)
+            evicts = isinstance(wanted, EvictionRequested)
+            try:
+                if isinstance(wanted, EvictionRequested):
+                    self._deliver(self._eviction(wanted.worker))
+                else:
+                    self._switch(wanted)
+            except ConfigurationError as problem:
+                what = "a worker was to be sent away" if evicts else f"the policy was to be {wanted}"
+                print(
+                    f"paceline: a callback asked for what cannot be any more: {what}: {problem}",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _receive(self) -> None:
         assert self._control is not None
@@ -110,6 +122,8 @@ class Requests:
         if self._is_over():
             return Refused("its training is over")
         try:
+            if self._is_stopping and not isinstance(request, Stop):
+                raise ConfigurationError(BEING_STOPPED)
             match request:
                 case Scale(workers):
                     return self._scale(workers)
@@ -146,7 +160,7 @@ class Requests:
 
     def _eviction(self, worker: int) -> EvictionRequested:
         if self._is_stopping:
-            raise ConfigurationError("the run is being stopped, and waits for all of its workers once more")
+            raise ConfigurationError(BEING_STOPPED)
         refusal = self._lifecycle.refusal_to_evict(worker)
         if refusal:
             raise ConfigurationError(refusal)
