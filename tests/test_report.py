@@ -23,7 +23,7 @@ from paceline.experiment.report_curves import POINTS_LOGGED, curves_of
 from paceline.experiment.run_files import RunFiles
 from paceline.experiment.run_lock import lock
 from paceline.experiment.run_report import report_at_the_end
-from paceline.experiment.simulation import Simulation
+from paceline.experiment.simulation import Simulation, Switch
 from paceline.recording.course import LOST, OPEN, UNUSED, Course
 from paceline.recording.progress_log import Line, Logged
 from paceline.recording.trace import Trace
@@ -155,6 +155,20 @@ def test_the_course_of_a_run(tmp_path: Path) -> None:
 
 
 # -- runs that are not whole --
+
+
+def test_what_a_policy_was_chosen_by(tmp_path: Path, report: Command) -> None:
+    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=300, switches=(Switch("ssp", 250.0),))
+    told = report(simulated_run(tmp_path / "mine", "auto", group))
+    assert "4 workers trained digits under auto, as bsp, then " in told.out and ", then ssp" in told.out
+    page = (tmp_path / "mine" / "report.html").read_text()
+    section = page[page.index("How the policy was chosen") :].partition("</section>")[0]
+    last = re.search(r"In force since: (.*?)\.</p>", section)
+    assert last is not None and f'<tr class=own><th scope="row">{last[1]}</th>' in section
+    assert '<th scope="row">backup:k=3</th>' in section and section.count("<tr") > 8
+    assert re.search(r" takes over: .* times bsp&#x27;s pace", page), "and why, at each change"
+    report(simulated_run(tmp_path / "other", "dbw", group))
+    assert "How the policy was chosen" not in (tmp_path / "other" / "report.html").read_text(), "it chooses a k"
 
 
 def test_figures_of_a_loop_do_not_make_a_page_large() -> None:

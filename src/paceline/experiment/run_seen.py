@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from paceline.core.messages import Record
+from paceline.core.messages import PolicyChanged, Record, UpdateRule
 from paceline.experiment.advice import ITERATIONS_FOR_ADVICE, advice_on
 from paceline.experiment.balance import begun_ledger
 from paceline.experiment.configuration import CONFIGURATION, Configuration
@@ -23,6 +23,7 @@ from paceline.recording.course import Course
 from paceline.recording.iteration_times import IterationTimes, in_parts
 from paceline.recording.ledger import Ledger
 from paceline.recording.metrics import RunMetrics
+from paceline.recording.newest_answer import NewestAnswer
 from paceline.recording.observer import Observer
 from paceline.recording.progress_log import Failure, Line
 from paceline.recording.status import FINISHED, KILLED, STOPPED, as_text
@@ -61,15 +62,18 @@ class Seen(Observer):
         self.ledger, self._again = begun_ledger(directory, trace) if whole else (Ledger(), 0)  # type: ignore[arg-type]
         self._in_a_run = whole
         self.lines: list[Line] = []  # of the metrics
-        self.times = IterationTimes()
+        self._rule: UpdateRule | None = None  # of updates, since another policy took over
+        self.times, self.newest_answer = IterationTimes(), NewestAnswer()
         self.end = 0.0
 
     def observe(self, record: Record) -> None:
         """LookupError if it does not follow from those before it."""
         if record.now < self.end:
             raise LookupError
-        for observer in (self.metrics, self.billing, self.course, self.ledger, self.times):
+        for observer in (self.metrics, self.billing, self.course, self.ledger, self.times, self.newest_answer):
             observer.observe(record)
+        if isinstance(record.event, PolicyChanged) and record.event.updates is not None:
+            self._rule = record.event.updates
         self.end = record.now
 
     def advice(self, end: float) -> Callable[[], Advice | None]:
@@ -87,7 +91,7 @@ class Seen(Observer):
         run, told = facts.run, facts.told
         directory = run if run.is_dir() else run.parent
         balance = self.ledger.balance(self._again)
-        rule = facts.header.updates
+        rule = self._rule or facts.header.updates
         corrected = rule is not None and rule.correction != "none"
         return Contents(
             name=as_text(directory.resolve().name if run.is_dir() or trace_in(directory) == run else run.name),
@@ -103,6 +107,7 @@ class Seen(Observer):
             course=course,
             balance=balance if self._in_a_run else None,
             advice=advice,
+            told=self.newest_answer.told,
             failures=[line for line in self.lines if isinstance(line, Failure)],
             settings=[*_settings("", simulated_in(run) if told is None else msgspec.to_builtins(told))],
             steps=[(what, as_text(how)) for what, how in steps(run, told, over=HAS_DONE_ALL.get(facts.state, True))],

@@ -14,12 +14,12 @@ from paceline.experiment.foresight import try_out
 from paceline.experiment.simulation import policy_for
 from paceline.recording.iteration_times import Recording, recorded_workers
 from paceline.recording.metrics import RunMetrics, Summary
+from paceline.recording.newest_answer import BEGINS_WITH
 from paceline.recording.trace import Trace, UnreadableTraceError
 from paceline.runtimes.simulated.simulator import SimulatedWorker
 from paceline.runtimes.speeds import Recorded
 
 AS_GOOD_AS_THE_BEST = 0.95
-BEGINS_WITH = "bsp"  # a policy that chooses others
 
 
 def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
@@ -92,6 +92,6 @@ def recommendation(summaries: Sequence[Summary], recorded: str) -> str:
         return f"{'take' if present is None else 'stay with'} {best.policy}: {why}"
     gain = useful[best.policy] / useful[present.policy] if useful[present.policy] else float("inf")
     if gain < 1 / AS_GOOD_AS_THE_BEST:
-        more = max(0.0, gain - 1)
-        return f"stay with {recorded}: no other policy would use over {more:.0%} more gradients in the same time"
+        more = f"over {gain - 1:.0%} more" if gain >= 1.005 else "more"
+        return f"stay with {recorded}: no other policy would use {more} gradients in the same time"
     return f"take {best.policy}: {gain:.2f} times the gradients of {recorded} in the same time; {why}"

@@ -155,10 +155,11 @@ class Course(Observer):
             case WorkerReturned(worker):
                 if worker in self._standing and self._row(worker).since is not None:
                     self._lose(worker, now)
-            case PolicyChanged(policy):
+            case PolicyChanged(policy, why=why):
                 for row in self._rows:  # who still waits does so for its reason
                     row.waits_for = None if row.waits_for is None else record.reason
-                self._mark(now, "switch", f"{policy} takes over" + (f": {record.reason}" if record.reason else ""))
+                said = why or record.reason
+                self._mark(now, "switch", f"{policy} takes over" + (f": {said}" if said else ""))
             case WorkerSuspected() | WentBack():
                 self._mark(now, "note", str(event))
             case _:

@@ -9,6 +9,7 @@ import msgspec
 from paceline.recording.bill import Bill
 from paceline.recording.ledger import Balance
 from paceline.recording.metrics import Summary
+from paceline.recording.newest_answer import Told
 from paceline.recording.progress_log import Failure
 
 
@@ -35,6 +36,7 @@ class Contents(msgspec.Struct, frozen=True):
     course: dict[str, Any]
     balance: Balance | None
     advice: Advice | None
+    told: Told | None  # to a policy that chooses others
     failures: list[Failure]
     settings: list[tuple[str, str]]  # configuration, versions, seed
     steps: list[tuple[str, str]]  # what for, and the command

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from paceline.policies.weighing import age_of, worth_of
 from paceline.recording.bill import WAITING
 from paceline.recording.ledger import Balance
+from paceline.recording.newest_answer import Told
 from paceline.report.balance import HEADINGS, rows, sentences
 from paceline.report.contents import Contents
 from paceline.report.markup import table, tiles
@@ -65,6 +67,28 @@ def comparison_table(runs: Sequence[Contents]) -> str:
 
 def value_of(name: str, value: float) -> str:
     return f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"
+
+
+def candidates_view(told: Told) -> str:
+    """By what a policy that chooses others chose the last time."""
+    bsp = next((worth_of(each, told.workers) for each in told.answer.prospects if each.policy == "bsp"), 0.0)
+    rows = [
+        (
+            each.policy,
+            f"{worth_of(each, told.workers):,.4g}",
+            f"{worth_of(each, told.workers) / bsp:.2f}" if bsp else "-",
+            f"{age_of(each, told.workers):.2f}",
+            f"{each.waiting:.0%}",
+            f"{each.discarded:.0%}",
+        )
+        for each in told.answer.prospects
+    ]
+    heads = ("candidate", "gradients used per second", "of bsp's pace", "rounds old", "waits", "thrown away")
+    said = (
+        f"Asked last after {duration(told.seconds)}: what would each make of the latest iterations of {told.workers}"
+        f" workers? In force since: {told.policy}."
+    )
+    return f"<p>{escape(said)}</p>{table(heads, rows, emphasised=told.policy)}"
 
 
 def ledger_view(balance: Balance) -> str:

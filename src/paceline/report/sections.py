@@ -12,7 +12,7 @@ from html import escape
 from paceline.report.bill_view import bill_bar, bill_table, own_times
 from paceline.report.contents import Contents
 from paceline.report.markup import pairs, table
-from paceline.report.run_view import ledger_view, run_tiles
+from paceline.report.run_view import candidates_view, ledger_view, run_tiles
 from paceline.report.story import headline, story
 
 ABOVE = ("notes", "now", "headline", "story")  # without a title of their own
@@ -30,6 +30,7 @@ TITLES = {
     "staleness": "Staleness of used gradients",
     "leads": "Lead over the slowest worker",
     "choices": "How k was chosen",
+    "chosen": "How the policy was chosen",
     "advice": "What other policies would have made of it",
     "ledger": "What became of every sample",
 }
@@ -40,6 +41,7 @@ GROUPS = (
     ("gantt",),
     ("curves",),
     ("pace", "staleness", "leads"),
+    ("chosen",),
     ("choices",),
     ("advice",),
     ("ledger",),
@@ -62,6 +64,7 @@ def words_of(run: Contents) -> dict[str, str]:
         "tiles": run_tiles(run) if has_begun else "",
         "bill": bill_table(run) if has_begun else "",
         "own": own_times(run) if has_begun else "",
+        "chosen": candidates_view(run.told) if run.told is not None else "",
         "advice": _advice(run),
         "ledger": ledger_view(run.balance) if run.balance is not None and has_begun else "",
         "happened": pairs(marks) if marks else "",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from paceline.recording.bill import FAILED, WAITING, Bill
+from paceline.recording.metrics import Summary
+from paceline.recording.newest_answer import BEGINS_WITH
 from paceline.recording.status import GOING_ON
 from paceline.report.contents import Contents
 from paceline.report.live import figure
 from paceline.report.status import duration
 
 MUCH = 0.5  # part of what was lost from which one worker is said to have caused it
+NAMED = 4  # policies of those that took over
 LITTLE = 0.02  # part of the time that is not worth a name
 
 
@@ -38,13 +41,22 @@ def headline(run: Contents) -> str:
 
 def _what(run: Contents) -> str:
     summary = run.summary
-    policies = [summary.policy, *(change.policy for change in summary.changes)]
+    policies = f"{summary.policy}{_changes(summary)}"
     workers = _count(max(run.bill.places, 1), "worker")
     goes_on = run.state in GOING_ON
     verb = "train" if goes_on else "trained"
     what = f"{verb} {run.trained}" if run.trained else "run" if goes_on else "ran"
     how = f", with {run.optimizer}" if run.optimizer else ""
-    return f"{workers} {what} under {', then '.join(policies)}{how}."
+    return f"{workers} {what} under {policies}{how}."
+
+
+def _changes(summary: Summary) -> str:
+    """One that chose others is in force all the time."""
+    names = [change.policy for change in summary.changes]
+    if not names:
+        return ""
+    named = f"{', then '.join(names[:NAMED])}{f', and {len(names) - NAMED} more' if len(names) > NAMED else ''}"
+    return f", as {BEGINS_WITH}, then {named}" if summary.changes[0].why else f", then {named}"
 
 
 def _how_fast(run: Contents) -> str:
