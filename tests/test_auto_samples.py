@@ -145,15 +145,16 @@ def test_it_asks_and_chooses_by_samples_and_its_record_replays() -> None:
 
 def test_what_is_measured_counts_samples_as_well() -> None:
     keeper, auto = run(SIZES)
+    assert auto._since.first is not None
     used = [
         SIZES[gradient.worker]
         for record in keeper.records
-        if record.now > auto._since
+        if auto._since.first < record.now <= auto._since.latest
         for each in record.commands
         if isinstance(each, ApplyUpdate)
         for gradient in each.gradients
     ]
-    assert len(used) > 4 and auto._used == pytest.approx(sum(used) / (sum(SIZES) / 4))
+    assert len(used) > 4 and auto._since.used == pytest.approx(sum(used) / (sum(SIZES) / 4))
 
 
 def test_as_many_samples_for_all_change_nothing_to_the_bit() -> None:

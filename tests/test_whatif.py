@@ -109,10 +109,7 @@ def test_the_recommendation_names_the_policy_its_gain_and_why(recorded: Trace) -
     assert said.startswith("take elastic-bsp: 2.") and "times the gradients of bsp in the same time" in said
     equal = Simulation(intervals=(1.0, 1.0), duration=50.0)
     same = [simulate(policy, equal) for policy in ("bsp", "asp", "ssp")]
-    assert (
-        recommendation(same, "ssp")
-        == "stay with ssp: no other policy would use more gradients in the same time"
-    )
+    assert recommendation(same, "ssp") == "stay with ssp: no other policy would use more gradients in the same time"
     assert recommendation(same, "another").startswith("take bsp: its workers would wait 0%")
     assert recommendation(same, "bsp").startswith("stay with bsp: its workers would wait 0%")
 

@@ -44,6 +44,10 @@ class Latest(Generic[Seen]):
         """Oldest first; none: nothing is known."""
         return self._seen.get(worker, ())
 
+    def __len__(self) -> int:
+        """So many workers are known."""
+        return len(self._seen)
+
     def __contains__(self, worker: int) -> bool:
         return worker in self._seen
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.state import kept, resume, state_of
+from paceline.policies.measured import Stretch
 from paceline.policies.weighing import KEPT
 
 FIRST = 2  # rounds before the first question
@@ -18,6 +19,8 @@ CALM, LEAST_CALM, MOST_CALM = 4.0, 1.0, 64.0  # between two changes: to begin wi
 JUDGED = 4  # rounds after a change, when it is compared with what it promised
 BUSY = 0.005  # of a processor that questions may keep busy, beside
 ALLOWED = 0.2  # so many seconds of it in all
+FREE = 3  # answers, however long they take: with a thousand workers one takes longer than that
+RESERVE = 0.6  # seconds more, for questions because somebody is not as usual
 
 
 @dataclass(eq=False)
@@ -27,32 +30,37 @@ class Rests:
     between_questions: float = kept(float(FIRST))
     between_changes: float = kept(CALM)
     spent: float = kept(0.0)  # seconds of a processor, by questions
+    answers: int = kept(0)  # that were paid for with it
     began: float | None = kept(None)  # when the first push came
     promised: float | None = kept(None)  # gradients per second, by the last change, while it is to be judged
-    applied: float = kept(0.0)  # gradients since then; as many as their samples make up
-    since: float = kept(0.0)  # when that was
+    since: Stretch = kept(factory=Stretch)  # then
 
-    def push(self, workers: int, now: float) -> None:
+    def push(self, workers: int, now: float, noise: float = 0.0) -> None:
+        """`noise`: by which share of it an iteration varies."""
         share = 1 / max(1, workers)
         self.began = now if self.began is None else self.began
         self.asked += share
         self.changed += share
         if self.promised is not None and self.changed >= JUDGED:
-            self._judge(now)
+            self._judge(self.promised, noise)
 
-    def _judge(self, now: float) -> None:
-        assert self.promised is not None
-        found = self.applied / (now - self.since) if now > self.since else 0.0
-        factor = 0.5 if found >= KEPT * self.promised else 2.0
+    def _judge(self, promised: float, noise: float) -> None:
+        found = self.since.pace(noise)
+        if found is None:
+            return  # with the next push, perhaps
+        factor = 0.5 if found.most >= KEPT * promised else 2.0
         self.promised = None
         self.between_changes = min(MOST_CALM, max(LEAST_CALM, self.between_changes * factor))
 
     def may_ask(self, now: float, *, at_once: bool) -> bool:
         """`at_once`: somebody is not as usual."""
-        return self.can_afford(now) and self.asked >= (SHORTEST if at_once else self.between_questions)
+        rounds = SHORTEST if at_once else self.between_questions
+        return self.can_afford(now, urgent=at_once) and self.asked >= rounds
 
-    def can_afford(self, now: float) -> bool:
-        return self.began is None or self.spent <= ALLOWED + BUSY * (now - self.began)
+    def can_afford(self, now: float, *, urgent: bool) -> bool:
+        if self.began is None or self.answers < FREE:
+            return True
+        return self.spent <= ALLOWED + urgent * RESERVE + BUSY * (now - self.began)
 
     @property
     def may_change(self) -> bool:
@@ -64,16 +72,22 @@ class Rests:
     def hear(self, seconds: float) -> None:
         """An answer took so much of a processor."""
         self.spent += seconds
+        self.answers += 1
 
     def stay(self) -> None:
         """The answer was the same as before."""
         self.between_questions = min(float(LONGEST), 2 * self.between_questions)
 
-    def change(self, promised: float, now: float, *, at_rest: bool = True) -> None:
+    def change(self, promised: float, *, at_rest: bool = True) -> None:
         """`at_rest`: until the next change; otherwise that may come with the next answer."""
         self.between_questions = float(SHORTEST)
         if at_rest:
-            self.changed, self.applied, self.promised, self.since = 0.0, 0.0, promised, now
+            self.changed, self.promised = 0.0, promised
+            self.since.begin()
+
+    def leave(self) -> None:
+        """A policy was left at once: nothing was promised of the one that follows."""
+        self.changed, self.promised = 0.0, None
 
     def state(self) -> dict[str, Any]:
         return state_of(self)

@@ -101,7 +101,7 @@ class Vigil:
         since, usual = member.released_at, self.usual.get(member.worker)
         if usual is not None:
             due = since + OVERDUE * (usual.mean + 2 * usual.deviation)
-        elif self.shortest is not None and not self.usual:
+        elif self.shortest is not None and not self.usual and 2 * len(self.times) >= len(progress.members):
             due = since + AT_FIRST * self.shortest
         else:
             return None

@@ -12,9 +12,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 from paceline.core.questions import Answer, Prospect
+from paceline.policies.measured import Pace
 
 KEPT = 0.9  # share of a pace that was foretold, with which it is kept
 A_LITTLE = 0.3  # rounds by which the policy in force may be staler than the freshest, and stay
+NOTHING_MEASURED: Mapping[str, Pace] = {}
 ELASTIC = "elastic-bsp:monitoring=first,interval=mean"
 
 
@@ -31,6 +33,7 @@ class Weighed(NamedTuple):
     prospect: Prospect
     worth: float
     age: float
+    share: float = 1.0  # of what was foretold, that it came to when it was in force
 
 
 class Choice(NamedTuple):
@@ -46,25 +49,19 @@ def choose(
     slack: float,
     *,
     only_fresh: bool = False,
-    measured: float | None = None,
+    measured: Mapping[str, Pace] = NOTHING_MEASURED,
     scatter: float = 0.0,
 ) -> Choice | None:
     """None: nobody could tell. `slack`: the share of the best worth that fresher gradients may cost. `only_fresh`: take
-    none with stale gradients. `measured`: the pace that the present policy comes to, which counts if it is much less
-    than what is foretold of it. `scatter`: of worths, as shares of the best, half of the slack at most: by so much a
-    fresher one must be better than it has to be, or it would go to and fro between two that differ by chance."""
+    none with stale gradients. `measured`: what policies came to while they were in force, which counts if it is much
+    less or more than what is foretold of them. `scatter`: of worths, as shares of the best, half of the slack at most:
+    by so much a fresher one must be better than it has to be, or it would go to and fro between two that differ by
+    chance."""
     weighed = [
-        Weighed(prospect, worth_of(prospect, workers), age_of(prospect, workers))
+        _weighed(prospect, workers, measured.get(prospect.policy))
         for prospect in answer.prospects
         if prospect.staleness == 0 or not only_fresh
     ]
-    if measured is not None:
-        weighed = [
-            one._replace(worth=min(one.worth, measured))
-            if one.prospect.policy == present and measured < KEPT * one.prospect.pace
-            else one
-            for one in weighed
-        ]
     if not weighed or (most := max(one.worth for one in weighed)) <= 0:
         return None
     good = [
@@ -76,6 +73,21 @@ def choose(
     stays = (one for one in good if one.prospect.policy == present and one.age <= freshest.age + little)
     best = next(stays, freshest)
     return Choice(best.prospect.policy, best.prospect.pace, _why(best, weighed, answer))
+
+
+def _weighed(prospect: Prospect, workers: int, measured: Pace | None) -> Weighed:
+    """Times that were measured under one policy do not tell all about another: workers that wait, for one, leave their
+    cores to those that compute. What was tried is known."""
+    found = Weighed(prospect, worth_of(prospect, workers), age_of(prospect, workers))
+    if measured is None or not prospect.pace:
+        return found
+    if measured.most < KEPT * prospect.pace:
+        share = measured.most / prospect.pace
+    elif KEPT * measured.least > prospect.pace:
+        share = measured.least / prospect.pace
+    else:
+        return found
+    return found._replace(worth=share * found.worth, share=share)
 
 
 def worth_of(prospect: Prospect, workers: int) -> float:
@@ -122,7 +134,8 @@ def _why(best: Weighed, weighed: Sequence[Weighed], answer: Answer) -> str:
         if other is not bsp:
             said += f"; {other.prospect.policy} has {times(other)}, {_staleness(other.prospect)}"
     if bsp is not best:
-        said += f"; bsp waits {bsp.prospect.waiting:.0%}"
+        seen = f"; bsp was tried, and came to {bsp.share:.0%} of what is foretold of it"
+        said += f"; bsp waits {bsp.prospect.waiting:.0%}" if bsp.share == 1 else seen
     busy = max((one.prospect.server for one in weighed), default=0.0)
     if busy > 0.5:
         said += f"; under some the server is busy for {min(busy, 1.0):.0%}"
