@@ -293,6 +293,10 @@ class Lifecycle(Sizing):
         """The group was resumed, and nobody has brought a model yet: no update can be made, so nothing is decided."""
         return self.begun and not self._has_a_model
 
+    def deadline(self) -> float | None:
+        """When the policy wants to be woken; None: not, or it could decide nothing yet."""
+        return None if self._waits_for_a_model else self.coordinator.deadline()
+
     def _postpone(self, event: GroupEvent) -> None:
         """Until there is a model; if nobody is left who could bring one, give up."""
         self._postponed.append(event)

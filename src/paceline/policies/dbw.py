@@ -65,6 +65,7 @@ class DBW(FreshGradients):
 
     _k: int | None = kept(None)  # None: all
     _begun: bool = kept(False)
+    _look_at: float | None = kept(None)  # when the worker that others wait for is overdue
     _estimator: Estimator = kept()
 
     def __post_init__(self) -> None:
@@ -80,6 +81,9 @@ class DBW(FreshGradients):
     @property
     def wants_statistics(self) -> bool:
         return not self.blind
+
+    def deadline(self) -> float | None:
+        return self._look_at
 
     def wanted(self, progress: Progress) -> int:
         return len(progress.members) if self._k is None else self._k
@@ -100,13 +104,14 @@ class DBW(FreshGradients):
                 self._estimator.hear(answer, now)
                 estimates = self._choose(len(progress.pending), progress)
             case _:
-                pass
+                question = self._estimator.look(progress, now)
         decision = super().decide(event, progress, now)
         if decision.apply:
             self._estimator.interrupt(decision.interrupt, progress, now)
             self._begin(progress.version + 1, len(decision.apply), now)
             if self.blind:  # whether statistics come or not
                 estimates = self._choose(len(decision.apply), progress)
+        self._look_at = self._estimator.overdue_at(progress)
         return msgspec.structs.replace(decision, ask=question, estimates=estimates)
 
     def take_over(self, progress: Progress, now: float) -> Decision:

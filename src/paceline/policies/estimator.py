@@ -30,6 +30,14 @@ class Estimator(ABC):
     @abstractmethod
     def resume(self, state: dict[str, Any]) -> None: ...
 
+    def overdue_at(self, progress: Progress) -> float | None:
+        """When to look at the worker that others wait for; None: there is no reason to."""
+        return None
+
+    def look(self, progress: Progress, now: float) -> Question | None:
+        """It may be time. Returns what it wants to know, if anything."""
+        return None
+
     def begin(self, version: int, h: int, now: float) -> None:
         """From now on this version is the newest, after an update of h gradients; 0: there was none."""
         return

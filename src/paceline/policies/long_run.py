@@ -23,7 +23,7 @@ from paceline.policies.worth_model import WorthModel
 
 FIRST = 1  # gradients of each worker, on average, before the first question; then as many more as there were, up to
 EVERY = 8  # from question to question
-TRIED_FOR = 120  # rounds, of which the first third does not count
+TRIED_FOR = 120  # rounds, of which the first half does not count
 MOST_CANDIDATES = 16
 REST = 100  # times as long as the answer took
 
@@ -36,6 +36,7 @@ class LongRunEstimator(Estimator):
         self._due = FIRST  # pushes of each worker until the next one
         self._asked = 0  # questions so far
         self._not_before = 0.0  # time of the next question
+        self._looked = 0.0  # when it asked about a worker that was overdue
         self._pace: dict[int, float] = {}  # gradients per second, of the k that were asked about
 
     def arrive(self, event: GradientArrived, progress: Progress, now: float) -> Question | None:
@@ -44,17 +45,30 @@ class LongRunEstimator(Estimator):
         workers = len(progress.members)
         if self._pushes < self._due * workers or now < self._not_before:
             return None
+        return self._ask(progress, now)
+
+    def overdue_at(self, progress: Progress) -> float | None:
+        return self._trips.overdue_at(progress, self._looked)
+
+    def look(self, progress: Progress, now: float) -> Question | None:
+        due = self.overdue_at(progress)
+        if due is None or now < due:
+            return None
+        self._looked = now
+        return self._ask(progress, now, late=progress.slowest)
+
+    def _ask(self, progress: Progress, now: float, late: int | None = None) -> Question | None:
         self._pushes = 0
         self._asked += 1
         self._due = min(EVERY, 2 ** (self._asked - 1))
-        names = [f"backup:k={k},late={self._late}" for k in candidates(workers)]
-        return self._trips.question(names, progress, now, TRIED_FOR)
+        names = [f"backup:k={k},late={self._late}" for k in candidates(len(progress.members))]
+        return self._trips.question(names, progress, now, TRIED_FOR, late)
 
     def hear(self, answer: Answer, now: float) -> None:
         """Nobody could tell: what was heard before still holds."""
         found = {int(each.policy.partition("k=")[2].partition(",")[0]): each.pace for each in answer.prospects}
-        if found:  # half as much as what was heard before, which was true of slightly older times
-            self._pace = {k: math.sqrt(pace * self._pace.get(k, pace)) for k, pace in found.items()}
+        if found:  # half as much as what was heard before, which was true of slightly older times; a pace of 0 is over
+            self._pace = {k: math.sqrt(pace * (self._pace.get(k) or pace)) for k, pace in found.items()}
         self._not_before = now + REST * answer.seconds
 
     def interrupt(self, workers: Sequence[int], progress: Progress, now: float) -> None:
@@ -94,6 +108,7 @@ class LongRunEstimator(Estimator):
             "due": self._due,
             "asked": self._asked,
             "not_before": self._not_before,
+            "looked": self._looked,
             "pace": [list(each) for each in self._pace.items()],
         }
 
@@ -101,7 +116,7 @@ class LongRunEstimator(Estimator):
         self._trips.resume(state["trips"])
         self._worth.resume(state["worth"])
         self._pushes, self._due, self._asked = state["pushes"], state["due"], state["asked"]
-        self._not_before = state["not_before"]
+        self._not_before, self._looked = state["not_before"], state["looked"]
         self._pace = {int(k): pace for k, pace in state["pace"]}
 
 

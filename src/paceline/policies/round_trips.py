@@ -27,9 +27,10 @@ from paceline.core.progress import Progress
 from paceline.core.questions import Question, short
 from paceline.policies.latest import MOST_TIMES, Latest, seconds_of
 
+OVERDUE = 2.0  # times the longest of its latest trips: whoever waits for it asks what else to do
 RECENT = 16  # typical iterations for which times count
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, less whole numbers, lie evenly between 0 and 1
-LEAST_EACH = 8  # times of one worker in a question, however many workers there are
+LEAST_EACH = 4  # times of one worker in a question, however many workers there are
 
 
 class Trip(msgspec.Struct, array_like=True):
@@ -58,13 +59,28 @@ class RoundTrips(Latest[Trip]):
         if trip.seconds > 0:
             self.note(worker, trip)
 
-    def question(self, candidates: Sequence[str], progress: Progress, now: float, rounds: float) -> Question | None:
-        """What would they make of these times, in so many typical rounds? None: no times are known."""
+    def overdue_at(self, progress: Progress, looked: float) -> float | None:
+        """When the worker that others wait for will take much longer than it ever did lately; None: nobody waits, or
+        nothing is known of it. `looked`: when that was asked last; again after as long as it then took."""
+        if not progress.waiting or not progress.computing:
+            return None
+        member = progress.members[progress.slowest]
+        seen = self.of(member.worker)
+        if member.waiting or not seen:
+            return None
+        due = member.released_at + OVERDUE * max(trip.seconds for trip in seen)
+        return max(due, member.released_at + 2 * (looked - member.released_at))
+
+    def question(
+        self, candidates: Sequence[str], progress: Progress, now: float, rounds: float, late: int | None = None
+    ) -> Question | None:
+        """What would they make of these times, in so many typical rounds? None: no times are known. `late`: of this
+        worker what it has taken so far alone counts."""
         workers = list(progress.members)
         known = [worker for worker in workers if worker in self]
         if not known:
             return None
-        recent = dict(zip(known, self._recent(known, progress, now), strict=True))
+        recent = dict(zip(known, self._recent(known, progress, now, late), strict=True))
         means, shapes = typical(list(recent.values()))
         each = max(LEAST_EACH, min(len(shapes), MOST_TIMES // len(workers)))
         mean = dict(zip(known, means, strict=True))
@@ -75,7 +91,9 @@ class RoundTrips(Latest[Trip]):
             times.append(tuple(map(short, own)))
         return Question(tuple(candidates), tuple(workers), tuple(times), short(rounds * middle))
 
-    def _recent(self, workers: Sequence[int], progress: Progress, now: float) -> list[npt.NDArray[np.float64]]:
+    def _recent(
+        self, workers: Sequence[int], progress: Progress, now: float, late: int | None
+    ) -> list[npt.NDArray[np.float64]]:
         """The times of each worker that count."""
         seen = [list(self.of(worker)) for worker in workers]
         whole = [trip.seconds for trips in seen for trip in trips if not trip.cut]
@@ -92,7 +110,9 @@ class RoundTrips(Latest[Trip]):
             times = lengthened(np.array([trip.seconds for trip in recent]), cut, least, mean)
             member = progress.members[worker]
             under_way = now - member.released_at
-            if not member.waiting and under_way > times.mean():
+            if worker == late:
+                times = np.array([under_way])
+            elif not member.waiting and under_way > times.mean():
                 times = np.append(times, under_way)
             found.append(times)
         return found

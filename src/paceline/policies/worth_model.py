@@ -69,7 +69,7 @@ class WorthModel:
             return
         variance = self._noise[1] / self._noise[0]
         self._norm = _with(self._norm, kept, k, seen.squared_norm - variance / k)
-        if seen.loss is not None and self._way > 0:
+        if seen.loss is not None and math.isfinite(seen.loss) and self._way > 0:
             x, y = math.log(self._way), seen.loss - float(self._bounce(np.array([k]), workers)[0])
             faded = [kept * value for value in self._line[:6]]
             self._line = [

@@ -25,12 +25,12 @@ def replay(trace: Trace, policy: Policy | None = None) -> Iterator[Record]:
         raise UnreadableTraceError(f"{trace.path}, line 1: {problem}") from None
     for number, record in enumerate(trace, start=2):
         try:
-            yield _repeat(record, coordinator)
+            yield repeat(record, coordinator)
         except PacelineError as problem:
             raise TraceError(f"{trace.path}, line {number}: {problem}") from problem
 
 
-def _repeat(record: Record, coordinator: Coordinator) -> Record:
+def repeat(record: Record, coordinator: Coordinator) -> Record:
     if isinstance(record.event, PolicyChanged) and record.event.by:
         return coordinator.follow(record.event, record.now)
     if isinstance(record.event, PolicyChanged):

@@ -98,7 +98,7 @@ class Driver:
     def wake(self, now: float) -> None:
         """The port's clock reached a time given to wake_at. The policy may have changed its mind meanwhile."""
         self._woken_at = math.inf
-        deadline = self._coordinator.deadline()
+        deadline = self._lifecycle.deadline()
         if deadline is not None and deadline <= now:
             self.deliver(DeadlinePassed(), now)
         if self._lifecycle.next_look <= now:
@@ -107,7 +107,7 @@ class Driver:
 
     def _due(self) -> float:
         """When the policy, or whoever waits for a silent worker, wants to be woken; infinity: never."""
-        deadline = self._coordinator.deadline()
+        deadline = self._lifecycle.deadline()
         look = self._lifecycle.next_look
         return look if deadline is None else min(look, deadline)
 

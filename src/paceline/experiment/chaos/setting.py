@@ -19,6 +19,7 @@ POLICIES = (
     "backup:late=interrupt",
     "dbw",
     "buffered:size=2",
+    "auto:tried=50",
 )
 PATIENCE = 0.5  # seconds, so that some freezes are longer
 CHECKPOINT_EVERY = 1.0  # second

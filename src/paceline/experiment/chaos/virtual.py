@@ -28,6 +28,7 @@ from paceline.lifecycle.validation import PortView
 from paceline.lifecycle.work import Work
 from paceline.policies import policy as build_policy
 from paceline.recording.observer import Observer
+from paceline.recording.replay import repeat
 from paceline.runtimes.simulated.simulator import RunEnd
 from paceline.runtimes.simulated.unreliable import UnreliableSimulator
 from paceline.runtimes.speeds import Draw, Lognormal
@@ -232,7 +233,7 @@ class VirtualRun:
         coordinator = Coordinator(build_policy(self._setting.policy))
         updates = 0
         for record in self._recorder.records:
-            again = coordinator.handle(record.event, record.now)
+            again = repeat(record, coordinator)
             assert again.commands == record.commands, f"the replay departs at {record.event}"
             updates += sum(isinstance(command, ApplyUpdate) for command in again.commands)
         assert updates == self._books.version, f"{updates} updates in the trace, {self._books.version} were made"
