@@ -74,6 +74,19 @@ def test_the_queue_is_taken_out_of_iterations_and_the_way_is_not() -> None:
     assert meter.complete(question, seats).times == question.times
 
 
+def test_what_the_server_did_between_a_decision_and_the_parameters_is_no_part_of_an_iteration() -> None:
+    """It is told beside, as what an update costs. A policy counts from the decision on."""
+    meter, clock, _ = metered()
+    for _ in range(4):
+        meter.update(1, lambda: clock.passes(0.5, "done"))
+        meter.pull(7, lambda: clock.passes(0.1))
+        clock.passes(1.2)
+        meter.push(7, 1.0, 1.8)
+    seats = cast(dict[int, Seat], {0: SimpleNamespace(index=7)})
+    [times] = meter.complete(Question(("asp",), (0,), ((1.8,) * 4,), 10.0), seats).times
+    assert times == (1.2,) * 4
+
+
 def test_what_was_measured_before_counts_less_with_every_question() -> None:
     meter, clock, loop = metered()
     question = Question(("asp",), (), (), 10.0)

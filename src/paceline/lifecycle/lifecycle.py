@@ -297,6 +297,11 @@ class Lifecycle(Sizing):
         """When the policy wants to be woken; None: not, or it could decide nothing yet."""
         return None if self._waits_for_a_model else self.coordinator.deadline()
 
+    def computes_for(self, seat: Seat, now: float) -> float | None:
+        """So long, as a policy sees it; None: it does not."""
+        member = self.coordinator.progress.members.get(seat.worker)
+        return None if member is None or member.waiting else now - member.released_at
+
     def _postpone(self, event: GroupEvent) -> None:
         """Until there is a model; if nobody is left who could bring one, give up."""
         self._postponed.append(event)

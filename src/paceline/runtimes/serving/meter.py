@@ -28,7 +28,8 @@ STEP = 3.0  # gradients that could be added in the time of an optimizer's step, 
 
 class Iteration(NamedTuple):
     computed: float
-    beside: float  # from release to push, without that
+    beside: float  # from when the parameters were handed out to its push, without that
+    seen: float  # what a policy sees of it: from its decision on, with the update that was made in between
     way: float = 0.0  # of which parameters and gradient were on a wire
 
 
@@ -99,15 +100,17 @@ class Meter:
         self._pulls.note(1, ended - begun)
         self.wire.release(seat, ended)
 
-    def push(self, seat: int, computed: float | None) -> None:
-        """Its worker says that it computed for so long."""
+    def push(self, seat: int, computed: float | None, seen: float | None = None) -> None:
+        """Its worker says that it computed for so long. `seen`: how long a policy takes the iteration to be; None: as
+        long as it was."""
         self._pushes += 1
         way = self.wire.push(seat)
         released = self._released.pop(seat, None)
         if released is not None and computed is not None:
             beside = max(0.0, self._clock() - released - computed)
+            whole = max(computed + beside, seen or 0.0)
             self._iterations.setdefault(seat, deque(maxlen=LATEST)).append(
-                Iteration(computed, beside, min(way, beside))
+                Iteration(computed, beside, whole, min(way, beside))
             )
 
     def forget(self, seat: int) -> None:
@@ -151,5 +154,5 @@ class Meter:
             more = max(0.0, min(one.way for one in known) - usual)
             beside = min(one.beside - one.way for one in known) + more
         own = fmean(one.computed for one in known) + beside
-        share = own / fmean(one.computed + one.beside for one in known)
+        share = own / fmean(one.seen for one in known)
         return tuple(short(share * one) for one in seconds)

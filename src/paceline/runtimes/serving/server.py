@@ -359,7 +359,7 @@ class Server:
     def _push(self, seat: int, push: Push) -> None:
         known = self.lifecycle.seats[seat]  # what it pushed before it knew that it is sent away lies nowhere
         if push.number > known.pushed and self.lifecycle.begun and known.state is not State.DISMISSED:
-            self.port.meter.push(seat, push.seconds)
+            self.port.meter.push(seat, push.seconds, self.lifecycle.computes_for(known, self.now))
             self.port.take_gradient(seat, push.squared_norm, push.absent)
             self.port.take_note(seat)
             self._gauge.note_loss(push.loss)
