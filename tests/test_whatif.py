@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,11 +13,14 @@ import pytest
 from paceline.cli import main
 from paceline.core.errors import TraceError
 from paceline.core.messages import GradientArrived
+from paceline.core.questions import Costs
 from paceline.experiment import Simulation, simulate
 from paceline.experiment.advice import advice_on
-from paceline.experiment.whatif import chosen_in, cost_of_staying, recommendation, whatif
+from paceline.experiment.simulation import Switch
+from paceline.experiment.whatif import changed_in, chosen_in, cost_of_staying, recommendation, whatif
 from paceline.policies import POLICIES
 from paceline.recording.iteration_times import IterationTimes, in_parts, recorded_workers
+from paceline.recording.metrics import Summary
 from paceline.recording.trace import Trace, TraceWriter
 from paceline.runtimes.speeds import Slowdown
 
@@ -112,6 +116,41 @@ def test_the_recommendation_names_the_policy_its_gain_and_why(recorded: Trace) -
     assert recommendation(same, "ssp") == "stay with ssp: no other policy would use more gradients in the same time"
     assert recommendation(same, "another").startswith("take bsp: its workers would wait 0%")
     assert recommendation(same, "bsp").startswith("stay with bsp: its workers would wait 0%")
+
+
+def test_a_run_whose_policy_changed_is_compared_as_it_was(tmp_path: Path) -> None:
+    group = msgspec.structs.replace(GROUP, switches=(Switch("asp", 100.0),))
+    as_simulated = simulate("bsp", group, trace_file=tmp_path / "trace.jsonl")
+    trace = Trace(tmp_path / "trace.jsonl")
+    run = changed_in(trace)
+    assert run is not None and run.applied == as_simulated.applied and changed_in_nothing(tmp_path) is None
+    found = whatif(trace, ["bsp", "asp", "elastic-bsp"])
+    more = next(each for each in found if each.policy == "elastic-bsp").used_per_second / run.used_per_second - 1
+    said = recommendation(found, "bsp", run)
+    assert said.startswith(f"elastic-bsp alone would have used {more:.0%} more gradients than the run as it was; its")
+    fewer = recommendation([each for each in found if each.policy == "bsp"], "bsp", run)
+    assert re.match(r"bsp alone would have used \d+% fewer gradients than the run as it was", fewer)
+    same = msgspec.structs.replace(run, policy="asp")
+    assert recommendation([same], "bsp", run).startswith("asp alone would have used as many gradients as the run as")
+
+
+def changed_in_nothing(directory: Path) -> Summary | None:
+    simulate("bsp", GROUP, trace_file=directory / "fixed.jsonl")
+    return changed_in(Trace(directory / "fixed.jsonl"))
+
+
+def test_what_the_server_costs_is_reckoned_with(tmp_path: Path) -> None:
+    """As the run itself was told it: many small updates are no gain where the server is the limit."""
+    group = Simulation(intervals=(1.0, 1.0, 1.0, 1.0), duration=200.0, costs=Costs(update=0.4))
+    simulate("auto:tried=100", group, trace_file=tmp_path / "trace.jsonl")
+    asp, bsp = whatif(Trace(tmp_path / "trace.jsonl"), ["asp", "bsp"])
+    assert simulate("asp", group).used_per_second == pytest.approx(2.5, rel=0.01), "an update takes 0.4 s"
+    assert 2.0 < asp.used_per_second < 2.5 < bsp.used_per_second
+
+
+def test_of_those_about_as_fast_the_freshest_is_recommended_and_it_says_so(recorded: Trace) -> None:
+    said = recommendation(whatif(recorded, ["bsp", "elastic-bsp", "asp"]), "bsp")
+    assert re.search(r"; asp would use [12]% more, which are older$", said)
 
 
 def test_the_policy_of_the_run_is_recognised_however_it_was_written(

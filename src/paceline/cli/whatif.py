@@ -9,7 +9,7 @@ import msgspec
 from typer import Argument, Option
 
 from paceline.cli.arguments import policy_names
-from paceline.experiment.whatif import chosen_in, cost_of_staying, recommendation, whatif
+from paceline.experiment.whatif import changed_in, chosen_in, cost_of_staying, recommendation, whatif
 from paceline.policies import policy as build_policy
 from paceline.recording.trace import Trace, trace_in
 from paceline.report.console import output
@@ -26,17 +26,19 @@ def whatif_command(
     """Take the iteration times out of the trace of any run, and say what other policies would have made of them."""
     trace = Trace(trace_in(run) if run.is_dir() else run, allow_cut_off=True)
     names = policy_names(policy or ["all"])
-    recorded = str(build_policy(trace.header.policy))
-    if recorded not in {str(build_policy(name)) for name in names}:
+    recorded, chosen, was = str(build_policy(trace.header.policy)), chosen_in(trace), changed_in(trace)
+    if was is not None and policy is None:  # one that chose others is told as it was
+        names = [name for name in names if name != recorded]
+    elif was is None and recorded not in {str(build_policy(name)) for name in names}:
         names.insert(0, recorded)
-    chosen = chosen_in(trace)
     names += [name for name in ([] if chosen is None else chosen.policies) if name not in names]
     summaries = whatif(trace, names)
+    shown = summaries if was is None else [was, *summaries]
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(summaries)).decode())
+        print(msgspec.json.format(msgspec.json.encode(shown)).decode())
         return
     console = output()
-    console.print(summary_table(summaries, beside=recorded), "")
-    console.print(recommendation(summaries, recorded), highlight=False, markup=False, soft_wrap=True)
+    console.print(summary_table(shown, beside=recorded if was is None else was.policy), "")
+    console.print(recommendation(summaries, recorded, was), highlight=False, markup=False, soft_wrap=True)
     if chosen is not None:
         console.print(cost_of_staying(chosen, summaries), highlight=False, markup=False, soft_wrap=True)

@@ -6,25 +6,36 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from paceline.core.errors import ConfigurationError
+from paceline.core.questions import NO_COSTS, Costs
 from paceline.experiment.simulation import policy_for
 from paceline.experiment.whatif import recommendation, simulated_again
 from paceline.policies import POLICIES
 from paceline.policies import policy as build_policy
 from paceline.policies.auto import Auto
 from paceline.recording.iteration_times import Recording
+from paceline.recording.metrics import Summary
 from paceline.report.contents import Advice
 
 ITERATIONS_FOR_ADVICE = 3_000  # DBW takes seconds to be simulated with them, all others none
 
 
-def advice_on(policy: str, workers: Mapping[int, Recording], seconds: float, until: float) -> Advice | None:
+def advice_on(
+    policy: str,
+    workers: Mapping[int, Recording],
+    seconds: float,
+    until: float,
+    costs: Costs = NO_COSTS,
+    run: Summary | None = None,
+) -> Advice | None:
     """`workers`: with iterations of so many seconds, out of a run that has taken `until`; some parts of a long one, so
-    that it is not simulated eight times over. None: there is nothing to say."""
+    that it is not simulated eight times over. `run`: as it was by then, if its policy changed. None: there is nothing
+    to say."""
     recorded = _recorded(policy)
     if len(workers) < 2 or seconds <= 0 or recorded is None:
         return None
-    summaries = simulated_again(workers, seconds, list(_policies(recorded, len(workers))))
-    return Advice(summaries, recommendation(summaries, recorded), seconds, until)
+    policies = [name for name in _policies(recorded, len(workers)) if run is None or name != Auto.name]
+    summaries = simulated_again(workers, seconds, policies, costs)
+    return Advice(summaries, recommendation(summaries, recorded, run), seconds, until)
 
 
 def _recorded(policy: str) -> str | None:

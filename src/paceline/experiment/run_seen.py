@@ -79,7 +79,8 @@ class Seen(Observer):
     def advice(self, end: float) -> Callable[[], Advice | None]:
         """Call what it gives, also in another thread: that takes seconds."""
         workers, seconds = in_parts(self.times.workers(), end, ITERATIONS_FOR_ADVICE)
-        return partial(advice_on, self.policy, workers, seconds, end)
+        run = self.metrics.summary(self.policy, end)
+        return partial(advice_on, self.policy, workers, seconds, end, self.times.costs, run if run.changes else None)
 
     def curves(self) -> dict[str, Any]:
         return {**curves_of(self.lines), "choices": choice_curves(self.course.choices)}

@@ -14,6 +14,7 @@ import numpy as np
 
 from paceline.core.messages import (
     AT_THE_END,
+    Answered,
     ApplyUpdate,
     GradientArrived,
     InterruptWorker,
@@ -21,6 +22,7 @@ from paceline.core.messages import (
     SendParameters,
     WorkerLeft,
 )
+from paceline.core.questions import NO_COSTS
 from paceline.recording.observer import Observer
 
 PARTS = 10  # that stand for a whole run: what changes in it is in some of them
@@ -45,6 +47,7 @@ class IterationTimes(Observer):
 
     def __init__(self) -> None:
         self.pushes = 0
+        self.costs = NO_COSTS  # of the server, as a policy was told last
         self._found: dict[int, Recording] = {}
         self._begins: dict[int, list[tuple[int, float]]] = {}  # since its last push: what it was given, and when
         self._version = 0
@@ -59,6 +62,8 @@ class IterationTimes(Observer):
                     recording.times.append(record.now - began[-1])
                     recording.ended.append(record.now)
                     self.pushes += 1
+            case Answered(_, answer):
+                self.costs = answer.costs
             case WorkerLeft(worker, reason) if worker in self._found and reason not in AT_THE_END:
                 self._found[worker].left_at = record.now
             case _:

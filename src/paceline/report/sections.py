@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from html import escape
 
+import msgspec
+
 from paceline.report.bill_view import bill_bar, bill_table, own_times
 from paceline.report.contents import Contents
 from paceline.report.markup import pairs, table
 from paceline.report.run_view import candidates_view, ledger_view, run_tiles
-from paceline.report.story import headline, story
+from paceline.report.story import foresight_of, headline, story
 
+AS_IT_WAS = "this run, as it was"
 ABOVE = ("notes", "now", "headline", "story")  # without a title of their own
 DETAILS = {
     "happened": "Who joined and left, and other events",
@@ -158,15 +161,17 @@ def _was_measured(run: Contents) -> bool:
 def _advice(run: Contents) -> str:
     if run.advice is None:
         return ""
+    as_it_was = msgspec.structs.replace(run.summary, policy=AS_IT_WAS)
     rows = [
         (
             summary.policy,
             f"{summary.used_per_second:,.1f}",
             f"{summary.waiting_share:.0%}",
             f"{summary.mean_staleness:.2f}",
-            f"{summary.discarded:,}",
+            f"{summary.discarded / fates:.0%}" if (fates := summary.applied + summary.discarded) else "-",
         )
-        for summary in run.advice.summaries
+        for summary in (as_it_was, *run.advice.summaries)
     ]
-    heads = ("policy", "gradients used per second", "waited", "mean staleness", "discarded")
-    return table(heads, rows, emphasised=run.summary.policy)
+    heads = ("policy", "gradients used per second", "waited", "mean staleness", "thrown away")
+    said = f"{foresight_of(run)[0].upper()}{foresight_of(run)[1:]}; the first row is measured."
+    return f"<p>{escape(said)}</p>{table(heads, rows, emphasised=AS_IT_WAS)}"

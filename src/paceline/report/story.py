@@ -111,11 +111,17 @@ def _first(bill: Bill) -> int | None:
 def _better(run: Contents) -> str:
     if run.advice is None:
         return ""
-    said = run.advice.sentence
+    return f"{foresight_of(run)[0].upper()}{foresight_of(run)[1:]}, say: {run.advice.sentence}."
+
+
+def foresight_of(run: Contents) -> str:
+    """What other policies were tried on."""
+    if run.advice is None:
+        return ""
     seconds, until = run.advice.seconds, run.advice.until
     so_far = "" if until > 0.95 * run.summary.seconds else f" of the first {duration(until)}"
     over = f" ({duration(seconds)}, taken evenly from all{so_far})" if seconds < 0.99 * run.summary.seconds else ""
-    return f"Its own iteration times, simulated again{over}, say: {said}."
+    return f"its own iteration times, simulated again{over}"
 
 
 def _count(number: int, what: str) -> str:
