@@ -9,6 +9,7 @@ import pytest
 from group import VARIANTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from record_keeper import RecordKeeper
 
 from paceline.core.errors import ConfigurationError
 from paceline.core.messages import (
@@ -23,6 +24,7 @@ from paceline.core.messages import (
     Record,
     SendParameters,
     UpdateApplied,
+    WentBack,
     WorkerJoined,
     WorkerLeft,
     WorkerReturned,
@@ -273,3 +275,19 @@ def test_waits_for_a_server_are_its_own() -> None:
         billing.observe(record)
     found = figures(billing.bill(4))
     assert found[1, WAITING] == 2 and found[None, SERVER] == 2 * 0.5
+
+
+def test_work_that_was_done_again_is_paid_for() -> None:
+    """The clock of a run goes back to its checkpoint, and the workers were paid all the same."""
+    keeper = RecordKeeper()
+    simulate("bsp", Simulation(intervals=(1.0, 1.0, 2.0), duration=20.0), observers=[keeper])
+    before, after = Billing("bsp"), Billing("bsp")
+    for number, record in enumerate(keeper.records):
+        before.observe(record)
+        after.observe(record)
+        if number == 15:
+            after.observe(Record(record.now, WentBack(3, 2, 6, "it was killed", 4.5)))
+    without, found = before.bill(20.0), after.bill(20.0)
+    assert without.of(FAILED) == 0 and found.of(FAILED) == 3 * 4.5
+    assert found.worker_seconds == without.worker_seconds + 3 * 4.5
+    assert sum(item.seconds for item in found.items) == pytest.approx(found.worker_seconds)

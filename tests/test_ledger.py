@@ -85,7 +85,7 @@ def test_parts_of_a_data_set_and_batches_of_the_workers_own() -> None:
 
 def test_what_was_lost_with_a_crash_may_have_arrived_before_it() -> None:
     lost = [applied(SECOND), Record(2.0, arrived(1, 2, Unit(0, 4, 6)), (ApplyUpdate((FIRST.gradient,)),))]
-    assert lost_work(lost, [Record(0.0, FIRST)]) == (2, 4)
+    assert lost_work(lost, [Record(0.0, FIRST)]) == (2, 4, lost[-1].now - lost[0].now)
 
 
 @pytest.mark.parametrize(

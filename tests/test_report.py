@@ -59,7 +59,7 @@ def test_the_story_and_the_bill(tmp_path: Path, report: Command) -> None:
         "In 1 min 40 s it used 100 samples in 50 updates, 1 a second, and came to accuracy 80.0%.",
         "25% of the workers' time was lost (50 of 200 worker-seconds, worth 50.00 of 200.00): 25% by waiting for each"
         " other.",
-        "Worker 1 caused 100% of that: an iteration takes it 2 s, the others 1 s.",
+        "Worker 1 caused 100% of the loss: an iteration takes it 2 s, the others 1 s.",
         "Its own iteration times, simulated again, say: take elastic-bsp: 1.50 times the gradients of bsp in the same"
         " time; its workers would wait 0% of their time, mean staleness 0.89.",
         "",
@@ -88,7 +88,13 @@ def test_figures_as_json(tmp_path: Path, report: Command) -> None:
 def test_several_runs(tmp_path: Path, report: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     runs = [simulated_run(tmp_path / policy, policy, HALF) for policy in ("bsp", "asp")]
-    assert report(*runs).out == "report.html\n"
+    assert report(*runs).out.splitlines() == [
+        "bsp: 25% of the workers' time was lost; worker 1 caused 100% of that",
+        "This run was ended before its work was done.",
+        "asp: 100% of the workers' time was spent computing",
+        "This run was ended before its work was done.",
+        "report.html",
+    ]
     page = (tmp_path / "report.html").read_text()
     assert "2 runs side by side" in page and page.count("<article>") == 2
     assert report(*runs, "--out", tmp_path / "there.html").code == 0 and (tmp_path / "there.html").exists()
@@ -155,6 +161,32 @@ def test_the_course_of_a_run(tmp_path: Path) -> None:
 
 
 # -- runs that are not whole --
+
+
+def test_the_story_names_what_the_time_was_lost_by(tmp_path: Path, report: Command) -> None:
+    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=200.0)
+    told = report(simulated_run(tmp_path / "mine", "backup:k=3", group)).out
+    assert re.search(r"was lost \([^)]*\): \d+% by gradients that were not used", told)
+    page = (tmp_path / "mine" / "report.html").read_text()
+    assert "this run, as it was" in page
+
+
+def test_a_run_that_was_changed_is_called_by_both_names(tmp_path: Path, report: Command) -> None:
+    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=300, switches=(Switch("asp", 50.0),))
+    runs = [simulated_run(tmp_path / name, "bsp", group) for name in ("one", "two")]
+    report(*runs, "-o", tmp_path / "both.html")
+    page = (tmp_path / "both.html").read_text()
+    assert page.count("<td>bsp → asp</td>") == 2 and "<span>one: " in page and "<span>two: " in page
+    assert "one, stopped" in page
+    told = report(runs[0]).out
+    assert re.search(r"say: elastic-bsp alone would have used \d+% more gradients than the run as it was", told)
+
+
+def test_a_trace_that_was_cut_off_says_nothing_of_what_came_later(tmp_path: Path, report: Command) -> None:
+    run = simulated_run(tmp_path / "mine", "bsp", HALF)
+    lines = (run / "trace.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "trace.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
+    assert "and came to accuracy 32.0%" in report(run).out, "and not to the 80 % of its end"
 
 
 def test_what_a_policy_was_chosen_by(tmp_path: Path, report: Command) -> None:

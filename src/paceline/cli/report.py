@@ -22,7 +22,7 @@ def report_command(
 ) -> None:
     """Write a page about runs, finished or not: what was lost to waiting, who caused it, and what to do about it."""
     from paceline.experiment.run_report import REPORT, figures_of, read_run, write_report
-    from paceline.report.story import story
+    from paceline.report.story import headline, story
 
     check_price(price)
     if as_json and out is not None:
@@ -39,6 +39,7 @@ def report_command(
         out = (alone if len(runs) == 1 else Path()) / REPORT
     write_report(found, out)
     for run in found:
-        for sentence in [*run.notes, *story(run)] if len(found) == 1 else []:
+        sentences = [*run.notes, *story(run)] if len(found) == 1 else [f"{run.name}: {headline(run)}", *run.notes]
+        for sentence in sentences:
             print(sentence)
     print(f"{'' if len(found) > 1 else chr(10)}{out}")

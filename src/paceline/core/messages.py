@@ -172,7 +172,7 @@ class FigureFound(msgspec.Struct, frozen=True, tag=True, gc=False):
     value: float
 
 
-class WentBack(msgspec.Struct, frozen=True, tag=True, gc=False):
+class WentBack(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     """The run goes on from this version, a checkpoint's: the weights do not have the updates that were made after it,
     and their samples are given out again. A note for the ledger, and for people."""
 
@@ -180,6 +180,7 @@ class WentBack(msgspec.Struct, frozen=True, tag=True, gc=False):
     updates: int  # that had been made after it
     samples: int  # that were in those
     reason: str
+    seconds: float = 0.0  # from the checkpoint to what was recorded last: for so long the workers worked for nothing
 
     @property
     def undone(self) -> str:

@@ -25,7 +25,7 @@ from paceline.experiment.run_seen import Facts, Seen
 from paceline.experiment.run_status import RunReader
 from paceline.recording.lines import GrowingLines
 from paceline.recording.progress_log import read_line
-from paceline.recording.status import GOING_ON, RUNNING, RunStatus, as_text
+from paceline.recording.status import GOING_ON, KILLED, RUNNING, STOPPED, RunStatus, as_text
 from paceline.recording.trace import Trace, trace_in
 from paceline.report.contents import Advice, Contents
 from paceline.report.followed_page import build
@@ -181,8 +181,9 @@ class RunFeed:
             found = contents, contents.summary.seconds
         contents, end = found
         words = words_of(contents)
+        if status.state in (*GOING_ON, STOPPED, KILLED):
+            words["now"] = now_view(status, steers=self._steers and status.state in GOING_ON)
         if status.state in GOING_ON:
-            words["now"] = now_view(status, steers=self._steers)
             words["about"] = escape(", ".join(setting(status)))
         controls = None
         if self._steers and status.state in GOING_ON:

@@ -31,6 +31,9 @@ def begun_ledger(run_dir: Path, trace: Trace) -> tuple[Ledger, int]:
     return ledger, again
 
 
+NOTHING_LOST = Lost(0, 0, 0.0)
+
+
 def lost_with(path: Path, run_dir: Path) -> Lost:
     """What had been applied in this part of a trace, which was cut off when the run went back to a checkpoint."""
     return lost_work(_records(path), Trace(trace_in(run_dir), allow_cut_off=True))

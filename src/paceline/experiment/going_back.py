@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 from paceline.core.messages import Record, WentBack
-from paceline.experiment.balance import lost_with
+from paceline.experiment.balance import NOTHING_LOST, lost_with
 from paceline.experiment.configuration import CHECKPOINTS
 from paceline.experiment.result import RunResult
 from paceline.experiment.resuming import AUTO
@@ -102,11 +102,11 @@ def returned(
     if files is None or resume is None:
         return []
     reason = resume.reason if isinstance(resume, Back) else RESUMED
-    updates, samples = (0, 0) if files.lost is None else lost_with(files.lost, files.directory)
-    note = WentBack(0 if facts is None else facts.updates, updates, samples, reason)
+    lost = NOTHING_LOST if files.lost is None else lost_with(files.lost, files.directory)
+    note = WentBack(0 if facts is None else facts.updates, lost.updates, lost.samples, reason, lost.seconds)
     if isinstance(resume, Back):
         where = "its last checkpoint" if facts is not None else "its beginning, because there is no checkpoint yet"
         warnings.warn(f"{reason}: the run goes back to {where}; {note.undone}", ShardLostWarning, stacklevel=4)
-    elif not updates:
+    elif not lost.updates:
         return []
     return [Returned(note, others)]

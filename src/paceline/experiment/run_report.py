@@ -122,7 +122,8 @@ def _whole(
     state = "" if state == UNREADABLE else state
     end = max(seen.end, trace.end or 0.0)
     notes += _notes(state, trace, end)
-    seen.lines += [] if directory is None else _lines(directory / "metrics.jsonl", notes)
+    lines = [] if directory is None else _lines(directory / "metrics.jsonl", notes)
+    seen.lines += [line for line in lines if line.seconds <= end] if trace.cut_off and state not in GOING_ON else lines
     facts = Facts(run, told, state, trace.header, price)
     return seen.contents(end, facts, seen.course.data(end), seen.advice(end)(), notes)
 

@@ -161,6 +161,7 @@ class RunReader:
             began=began(self.directory),
             policy=policy,
             began_with="" if policy == first else first,
+            chosen_by="" if lately.changed is None else lately.changed.by,
             optimizer="" if rule is None else rule.optimizer,
             correction="" if rule is None or (policy != first and lately.changed is None) else rule.correction,
             cluster=_cluster_of(configuration),

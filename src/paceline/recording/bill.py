@@ -28,6 +28,7 @@ from paceline.core.messages import (
     PolicyChanged,
     Record,
     SendParameters,
+    WentBack,
     WorkerJoined,
     WorkerLeft,
     WorkerReturned,
@@ -129,6 +130,10 @@ class Billing(Observer):
         match event:
             case GradientArrived(gradient):
                 self._push(gradient, record)
+            case WentBack():  # the clock went back as well: this time is beside that of the run
+                again = event.seconds * len(self._members)
+                self._charge(None, FAILED, again)
+                self._paid += again
             case WorkerJoined():
                 self._join(event, now)
             case WorkerLeft():

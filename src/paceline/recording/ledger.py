@@ -164,14 +164,16 @@ class Lost(NamedTuple):
 
     updates: int
     samples: int
+    seconds: float  # from the first to the last that was recorded
 
 
 def lost_work(lost: Iterable[Record], kept: Iterable[Record]) -> Lost:
     """`kept`: the trace, where some of their gradients arrived."""
     arrived: dict[Gradient, int] = {}
     applied: list[Gradient] = []
-    updates = 0
+    updates, first, last = 0, None, 0.0
     for record in lost:
+        first, last = record.now if first is None else first, record.now
         if isinstance(record.event, GradientArrived):
             arrived[record.event.gradient] = record.event.samples
         for command in record.commands:
@@ -182,4 +184,4 @@ def lost_work(lost: Iterable[Record], kept: Iterable[Record]) -> Lost:
     for record in kept if missing else ():
         if isinstance(record.event, GradientArrived) and record.event.gradient in missing:
             arrived[record.event.gradient] = record.event.samples
-    return Lost(updates, sum(arrived[gradient] for gradient in applied))
+    return Lost(updates, sum(arrived[gradient] for gradient in applied), 0.0 if first is None else last - first)

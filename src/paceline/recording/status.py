@@ -57,6 +57,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     began: float  # seconds since 1970
     policy: str = ""  # in force
     began_with: str = ""  # the policy, if that was another one
+    chosen_by: str = ""  # a policy that chose it, and may choose another
     optimizer: str = ""
     correction: str = ""  # of stale gradients
     cluster: str = ""

@@ -22,8 +22,8 @@ from paceline.recording.bill import (
     Item,
 )
 from paceline.report.contents import Contents
-from paceline.report.markup import legend, table
-from paceline.report.story import money, short_seconds
+from paceline.report.markup import details, legend, table
+from paceline.report.story import money, policy_of, short_seconds
 
 CLASSES = {
     COMPUTING: "computing",
@@ -50,6 +50,7 @@ OF_CAUSES = {
     SERVER: "waiting for the server",
 }
 FEW_ROWS = 12  # of a bill
+MOST_ITEMS = 400  # of it that are told at all
 SMALL, MUCH = 0.005, 0.02  # parts of the whole: of an item that is not named, and of many of them together
 MOST_OWN = 32  # workers that have a bar each
 LETTER, WIDE, PHONE = 9, 400, 330  # pixels: of a letter with what is around it, and of the narrowest bars
@@ -71,7 +72,9 @@ def describe(item: Item) -> str:
         WAITING: f"others waited for {worker}",
         SLOW: f"{worker} was slower than its own median",
         DISCARDED: f"gradients of {worker} were not used",
-        FAILED: f"{worker} failed: its work, waits for it, its empty place",
+        FAILED: "work that was lost when the run was killed, and done again"
+        if item.worker is None
+        else f"{worker} failed: its work, waits for it, its empty place",
         EVICTED: f"{worker} was sent away: what it was at",
         JOINING: f"{worker} waited to be let in",
         NO_WORK: f"no work was left for {worker}",
@@ -98,7 +101,8 @@ def _parts(bill: Bill) -> list[Part]:
         )
     ]
     for item in sorted((item for item in bill.items if item.cause != COMPUTING), key=_order):
-        short = {WAITING: f"waiting for {item.worker}", FAILED: f"{item.worker} failed", SLOW: f"{item.worker} slower"}
+        failed = "done again" if item.worker is None else f"{item.worker} failed"
+        short = {WAITING: f"waiting for {item.worker}", FAILED: failed, SLOW: f"{item.worker} slower"}
         label = f"{short.get(item.cause, '')} {_share(item.seconds, bill)}".strip()
         found.append(Part(item.cause, item.seconds, label, f"{describe(item)}: {_share(item.seconds, bill)}"))
     return found
@@ -145,7 +149,9 @@ def bill_table(run: Contents) -> str:
         rows.append(_row(OF_CAUSES[cause], bill.of(cause), run))
     rows.append(_row("paid for", bill.worker_seconds, run))
     heads = ["charged to", "worker-seconds", "share"] + (["cost"] if run.price is not None else [])
-    return table(heads, rows, emphasised="lost in all")
+    small = [_row(describe(item), item.seconds, run) for item in lost[len(large) : MOST_ITEMS]]
+    opened = details("Each of the smaller items", table(heads, small)) if len(small) > 1 else ""
+    return table(heads, rows, emphasised="lost in all") + opened
 
 
 def _the_rest(small: Sequence[Item], bill: Bill) -> list[tuple[str, float]]:
@@ -185,13 +191,15 @@ def bills_side_by_side(runs: Sequence[Contents]) -> str:
     """A bar per run: how each policy's time was spent. All are as long as the longest of them was."""
     most = max((run.bill.worker_seconds for run in runs), default=0.0)
     causes: dict[str, None] = {}
+    names = [policy_of(run.summary) for run in runs]
     bars = []
     for run in runs:
         found = {cause: run.bill.of(cause) for cause in CLASSES}
         causes |= dict.fromkeys(cause for cause, seconds in found.items() if seconds)
         parts = [_part(cause, seconds, _share(seconds, run.bill)) for cause, seconds in found.items()]
         of_all = f"{seconds_of(run.bill.worker_seconds)} worker-seconds"
-        about = f"{run.summary.policy}: {of_all}, {run.bill.lost_share:.0%} lost"
+        name = policy_of(run.summary) if names.count(policy_of(run.summary)) == 1 else run.name
+        about = f"{name}: {of_all}, {run.bill.lost_share:.0%} lost"
         bars.append(f'<div class="of-run"><span>{escape(about)}</span>{_bar(parts, most, about)}</div>')
     return "".join(bars) + legend((CLASSES[cause], OF_CAUSES[cause]) for cause in CLASSES if cause in causes)
 

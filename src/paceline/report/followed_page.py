@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from paceline.recording.status import RunStatus, as_text
 from paceline.report.document import CHART_SCRIPTS, build_of, document
 from paceline.report.sections import article
-from paceline.report.status import evaluated, samples_done
+from paceline.report.status import evaluated, in_force, samples_done
 
 SCRIPTS = (*CHART_SCRIPTS, "live.js")
 LOST = '<p class="note" role="status" data-connection hidden></p>'
@@ -65,7 +65,7 @@ def _run(run: RunStatus, below: Path, token: str) -> str:
     return (
         f'<tr><th scope="row"><a href="{address_of(name, token)}">{escape(name)}</a></th>'
         f'<td><span class="state {escape(run.state)}">{escape(run.state)}</span></td>'
-        f'<td class="does">{escape(run.problem or run.policy)}</td>'
+        f'<td class="does">{escape(run.problem or in_force(run))}</td>'
         f'<td data-is="workers">{"" if run.workers_asked is None else run.workers_asked}</td>'
         f'<td data-is="samples">{escape(samples_done(run, True))}</td>'
         f'<td data-is="updates">{f"{run.updates:,}" if run.updates else "-"}</td>'

@@ -151,7 +151,8 @@ class _Teller(Observer):
             self._print(news)
 
     def goes_on_with(self, changed: PolicyChanged) -> None:
-        self._title = self._policy = changed.policy
+        # A policy that chooses others is in force all the while.
+        self._title = self._policy = f"{changed.by} ({changed.policy})" if changed.by else changed.policy
         if changed.updates is not None:
             self._rule = rule_line(changed.updates)
             _tell_plainly(changed.updates, self._title, self._drawer)
@@ -255,15 +256,16 @@ def news_of_a_worker(record: Record) -> str:
             return ""
 
 
-def progress_line(now: Measurement, figures: Mapping[str, float]) -> str:
-    """How far a run is, in one line."""
+def progress_line(now: Measurement, figures: Mapping[str, float], pace: float | None = None) -> str:
+    """How far a run is, in one line. `pace`: samples per second lately; None: on average."""
     if now.epoch is None:
         epoch = ""
     elif now.epochs is None:
         epoch = f"epoch {now.epoch:.1f}"
     else:
         epoch = f"epoch {min(now.epoch, now.epochs):.1f} of {now.epochs}"
-    rate = now.samples / now.seconds if now.seconds else 0.0
+    average = now.samples / now.seconds if now.seconds else 0.0
+    rate = average if pace is None else pace
     loss = "" if now.loss is None else f"training loss {now.loss:.3g}"
     found = [figure(name, value) for name, value in figures.items()]
     parts = [f"{now.seconds:.0f} s", epoch, f"{now.samples:,} samples", f"{rate:,.0f} samples/s", loss, *found]

@@ -9,11 +9,12 @@ from paceline.policies.weighing import age_of, worth_of
 from paceline.recording.bill import WAITING
 from paceline.recording.ledger import Balance
 from paceline.recording.newest_answer import Told
+from paceline.recording.status import FINISHED
 from paceline.report.balance import HEADINGS, rows, sentences
 from paceline.report.contents import Contents
 from paceline.report.markup import table, tiles
 from paceline.report.status import duration
-from paceline.report.story import money
+from paceline.report.story import money, policy_of
 
 
 def run_tiles(run: Contents) -> str:
@@ -50,8 +51,8 @@ def comparison_table(runs: Sequence[Contents]) -> str:
         waited = bill.of(WAITING) / bill.worker_seconds if bill.worker_seconds else 0.0
         found.append(
             [
-                run.name,
-                summary.policy,
+                f"{run.name}, {run.state}" if run.state not in ("", FINISHED) else run.name,
+                policy_of(summary),
                 duration(summary.seconds),
                 f"{run.samples / summary.seconds:,.0f}" if summary.seconds else "0",
                 f"{bill.lost_share:.0%}",

@@ -15,7 +15,7 @@ from paceline.report.bill_view import bill_bar, bill_table, own_times
 from paceline.report.contents import Contents
 from paceline.report.markup import pairs, table
 from paceline.report.run_view import candidates_view, ledger_view, run_tiles
-from paceline.report.story import foresight_of, headline, story
+from paceline.report.story import foresight_of, headline, policy_of, story
 
 AS_IT_WAS = "this run, as it was"
 ABOVE = ("notes", "now", "headline", "story")  # without a title of their own
@@ -59,7 +59,7 @@ def words_of(run: Contents) -> dict[str, str]:
     marks = [(f"{seconds:,.2f} s", said) for seconds, _, said in run.course["marks"]]
     found = {
         "name": f"{escape(run.name)} {state}",
-        "about": escape(", ".join(part for part in (run.summary.policy, run.began) if part)),
+        "about": escape(", ".join(part for part in (policy_of(run.summary), run.began) if part)),
         "notes": "".join(f'<p class="note">{escape(note)}</p>' for note in run.notes),
         "headline": f'<p class="headline">{escape(headline(run))}</p>{bill_bar(run)}' if has_begun else "",
         "story": f'<div class="story">{_paragraphs(story(run))}</div>'

@@ -50,14 +50,14 @@ def run_line(status: RunStatus) -> str:
     """How far it is."""
     if status.measurement is not None and status.state in GOING_ON:
         now = msgspec.structs.replace(status.measurement, seconds=status.seconds, samples=status.samples)
-        return progress_line(now, {})
+        return progress_line(now, {}, status.samples_per_second or None)
     rate = status.samples / status.seconds
     return f"{duration(status.seconds)}, {status.samples:,} samples, {rate:,.0f} samples/s, {status.updates:,} updates"
 
 
 def setting(status: RunStatus) -> Iterator[str]:
     if status.policy:
-        yield f"{status.policy} (began with {status.began_with})" if status.began_with else status.policy
+        yield in_force(status)
     if status.optimizer:
         yield status.optimizer
     if status.correction and status.correction != "none":
@@ -67,6 +67,13 @@ def setting(status: RunStatus) -> Iterator[str]:
     if status.cluster:
         yield f"on {status.cluster}"
     yield time.strftime("%Y-%m-%d %H:%M", time.localtime(status.began))
+
+
+def in_force(status: RunStatus) -> str:
+    """The policy, and how it came to be that one."""
+    began = f"began with {status.began_with}" if status.began_with not in ("", status.chosen_by) else ""
+    said = [f"chosen by {status.chosen_by}" if status.chosen_by else "", began]
+    return f"{status.policy} ({', '.join(filter(None, said))})" if any(said) else status.policy
 
 
 def figures_are_over(status: RunStatus, rows: int = MOST_ROWS) -> str:
@@ -83,7 +90,7 @@ def remarks(status: RunStatus) -> Iterator[tuple[str, str]]:
     """Each with its colour."""
     waits = [worker.latest_wait for worker in status.workers if worker.latest_wait and worker.state != WAITS]
     if waits:
-        yield f"latest wait that is over: {waits[0]}", ""
+        yield f"the latest wait, which is over: {waits[0]}", ""
     yield from lasting_remarks(status)
 
 
@@ -155,7 +162,7 @@ def runs_table(runs: Sequence[RunStatus], below: Path, width: int) -> Table:
     for run in runs:
         table.add_row(
             Text(str(Path(run.run).relative_to(below))),
-            Text(run.problem or run.policy, style="red" if run.problem else ""),
+            Text(run.problem or in_force(run), style="red" if run.problem else ""),
             "-" if run.workers_asked is None else str(run.workers_asked),
             Text(run.state, style=STYLES[run.state]),
             samples_done(run, wide),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.recording.bill import FAILED, WAITING, Bill
+from paceline.recording.bill import DISCARDED, EVICTED, FAILED, JOINING, NO_WORK, SERVER, SLOW, WAITING, Bill
 from paceline.recording.metrics import Summary
 from paceline.recording.newest_answer import BEGINS_WITH
 from paceline.recording.status import GOING_ON
@@ -11,6 +11,16 @@ from paceline.report.live import figure
 from paceline.report.status import duration
 
 MUCH = 0.5  # part of what was lost from which one worker is said to have caused it
+LOST_BY = {
+    WAITING: "by waiting for each other",
+    DISCARDED: "by gradients that were not used",
+    SLOW: "by iterations that took longer than usual",
+    FAILED: "by failures",
+    EVICTED: "by sending workers away",
+    JOINING: "by waiting to be let in",
+    NO_WORK: "because no work was left",
+    SERVER: "by waiting for the server",
+}
 NAMED = 4  # policies of those that took over
 LITTLE = 0.02  # part of the time that is not worth a name
 
@@ -42,12 +52,20 @@ def headline(run: Contents) -> str:
 def _what(run: Contents) -> str:
     summary = run.summary
     policies = f"{summary.policy}{_changes(summary)}"
-    workers = _count(max(run.bill.places, 1), "worker")
+    if not run.bill.places:
+        return f"A run{f' of {run.trained}' if run.trained else ''} under {summary.policy} that has not begun."
+    workers = _count(run.bill.places, "worker")
     goes_on = run.state in GOING_ON
     verb = "train" if goes_on else "trained"
     what = f"{verb} {run.trained}" if run.trained else "run" if goes_on else "ran"
     how = f", with {run.optimizer}" if run.optimizer else ""
     return f"{workers} {what} under {policies}{how}."
+
+
+def policy_of(summary: Summary) -> str:
+    """In a few letters: what it began with, and what it came to if somebody changed it."""
+    changes = summary.changes
+    return f"{summary.policy} → {changes[-1].policy}" if changes and not changes[0].why else summary.policy
 
 
 def _changes(summary: Summary) -> str:
@@ -76,9 +94,15 @@ def _lost(run: Contents) -> str:
     bill = run.bill
     cost = run.cost(bill.lost)
     paid = "" if cost is None else f", worth {money(cost)} of {money(run.cost(bill.worker_seconds) or 0.0)}"
-    waited = bill.of(WAITING) / bill.worker_seconds if bill.worker_seconds else 0.0
     of_all = f"{_seconds(bill.lost)} of {_seconds(bill.worker_seconds)} worker-seconds{paid}"
-    return f"{bill.lost_share:.0%} of the workers' time was lost ({of_all}): {waited:.0%} by waiting for each other."
+    return f"{bill.lost_share:.0%} of the workers' time was lost ({of_all}){_causes(bill)}."
+
+
+def _causes(bill: Bill) -> str:
+    """The largest of them, by their shares of all time."""
+    shares = {cause: bill.of(cause) / bill.worker_seconds for cause in LOST_BY} if bill.worker_seconds else {}
+    large = sorted((cause for cause in shares if shares[cause] >= LITTLE / 4), key=lambda cause: -shares[cause])
+    return ": " + ", ".join(f"{shares[cause]:.0%} {LOST_BY[cause]}" for cause in large[:3]) if large else ""
 
 
 def _who(bill: Bill) -> str:
@@ -86,20 +110,25 @@ def _who(bill: Bill) -> str:
     if not bill.worker_seconds or lost / bill.worker_seconds < LITTLE:
         return "Nobody caused a loss worth naming."
     first = _first(bill)
+    again = sum(item.seconds for item in bill.items if item.worker is None and item.cause == FAILED)
+    if again >= MUCH * lost:
+        return f"{again / lost:.0%} of the loss is work that was done again after the run was killed."
     if first is None:
         return "The server caused it."
     share = bill.charged_to(first) / lost
     medians = {own.worker: own.median for own in bill.workers if own.median}
     others = sorted(median for worker, median in medians.items() if worker != first)
-    if sum(item.seconds for item in bill.items if item.worker == first and item.cause == FAILED) > MUCH * lost:
-        return f"Worker {first} caused {share:.0%} of that by failing."
     if share < MUCH:
         return f"Nobody alone caused it: the most, {share:.0%}, is charged to worker {first}."
+    own = [item for item in bill.items if item.worker == first and item.cause in LOST_BY]
+    cause = max(own, key=lambda item: item.seconds).cause
+    if cause == FAILED:
+        return f"Worker {first} caused {share:.0%} of the loss, most of it by failing."
     pace = ""
     if first in medians and others:
         usual = others[len(others) // 2]
         pace = f": an iteration takes it {short_seconds(medians[first])}, the others {short_seconds(usual)}"
-    return f"Worker {first} caused {share:.0%} of that{pace}."
+    return f"Worker {first} caused {share:.0%} of the loss{pace}."
 
 
 def _first(bill: Bill) -> int | None:

@@ -100,6 +100,7 @@ function say(problem) {
   const note = document.querySelector('[data-connection]');
   note.textContent = problem;
   note.hidden = !problem;
+  document.body.classList.toggle('lost', Boolean(problem)); // what is shown is how it was
 }
 
 function listen() {
@@ -158,9 +159,15 @@ function steerable(controls) {
   }
 }
 
+const SAID_FOR = 30_000; // milliseconds that an answer stays there
+let forgetting = 0;
+
+// Returns whether it was done.
 async function steer(request) {
   const answer = document.querySelector('[data-answer]');
+  clearTimeout(forgetting);
   answer.textContent = 'asking …';
+  answer.classList.remove('refused');
   try {
     const response = await fetch(`/steer/${page}`, {
       method: 'POST', body: JSON.stringify(request),
@@ -168,9 +175,13 @@ async function steer(request) {
     });
     answer.textContent = await response.text();
     answer.classList.toggle('refused', !response.ok);
-  } catch (problem) {
-    answer.textContent = `nobody answered: ${problem.message}`;
+    return response.ok;
+  } catch {
+    answer.textContent = 'Nobody answered: is `paceline watch` still running?';
     answer.classList.add('refused');
+    return false;
+  } finally {
+    forgetting = setTimeout(() => { answer.textContent = ''; }, SAID_FOR);
   }
 }
 
@@ -179,11 +190,12 @@ document.addEventListener('input', (event) => { event.target.dataset.touched = '
 document.addEventListener('submit', (event) => {
   event.preventDefault();
   const form = event.target, request = { type: form.dataset.steer };
-  for (const field of form.querySelectorAll('input')) {
-    request[field.name] = field.type === 'number' ? Number(field.value) : field.value.trim();
-    delete field.dataset.touched;
-  }
-  if (!form.dataset.sure || confirm(form.dataset.sure)) steer(request);
+  const fields = [...form.querySelectorAll('input')];
+  for (const field of fields) request[field.name] = field.type === 'number' ? Number(field.value) : field.value.trim();
+  if (form.dataset.sure && !confirm(form.dataset.sure)) return;
+  steer(request).then((done) => { // what was refused may be mended
+    for (const field of fields) if (done) delete field.dataset.touched; else field.dataset.touched = 'yes';
+  });
 });
 
 document.addEventListener('click', (event) => {
