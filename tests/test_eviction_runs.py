@@ -87,7 +87,8 @@ def test_workers_are_sent_away_and_the_run_is_stopped_goes_on_and_is_trained_aga
     assert "worker 1 is sent away, and what it was at is for others; 1 worker goes on" in told["sent"]
     assert "worker 0 is the only one that trains" in told["last"]
     assert "and a checkpoint is written. Go on: start its program again, with resume=" in told["stop"]
-    assert result.stopped == "somebody asked it to (paceline stop)" and result.failures == []
+    assert result.stopped == RunReader(run).look().why == "somebody asked it to (paceline stop)"
+    assert result.failures == []
     assert left(run) == {2: SENT_AWAY, 1: SENT_AWAY}
     status = RunReader(run).look()
     gone = [worker.reason for worker in status.workers if worker.state == LEFT]

@@ -28,13 +28,16 @@ from paceline.core.messages import (
 )
 from paceline.experiment.configuration import Configuration
 from paceline.experiment.group import Group
+from paceline.experiment.run_files import in_short
 from paceline.experiment.run_lock import lock, somebody_is_at
+from paceline.experiment.run_report import read_run
 from paceline.experiment.run_status import RunReader
 from paceline.recording.lately import Lately
 from paceline.recording.lines import GrowingLines, LinesWriter
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.progress_log import Evaluation, Failure, Measurement, MetricsWriter
 from paceline.recording.trace import TraceWriter
+from paceline.report.status import in_force
 from paceline.runtimes.ray_cluster import listing
 from paceline.runtimes.ray_cluster.found import ActorSeen, ClusterRuns, RunOnCluster, actor_name, runs_of
 
@@ -59,8 +62,8 @@ def pushes(rounds: int) -> list[Record]:
     return records
 
 
-def write_run(directory: Path, rounds: int = 8, *, end: float | None = None, over: bool = False) -> Path:
-    """`end`: it was closed then; `over`: for want of work."""
+def write_run(directory: Path, rounds: int = 8, *, end: float | None = None, over: bool = False, why: str = "") -> Path:
+    """`end`: it was closed then; `over`: for want of work; `why`: before its time."""
     directory.mkdir(parents=True)
     configuration = Configuration("bsp", Group(2), 10, 0, "auto", "mine.train", updates=RULE)
     (directory / "config.json").write_bytes(msgspec.json.encode(configuration))
@@ -70,7 +73,7 @@ def write_run(directory: Path, rounds: int = 8, *, end: float | None = None, ove
         trace.observe(record)
     for worker in (0, 1) if over else ():
         trace.observe(Record(float(rounds), WorkerLeft(worker, "no work left")))
-    trace.close(0.0 if end is None else end)
+    trace.close(0.0 if end is None else end, why)
     if end is None:  # it was killed
         lines = (directory / "trace.jsonl").read_bytes().splitlines(keepends=True)
         (directory / "trace.jsonl").write_bytes(b"".join(lines[:-1]))
@@ -133,6 +136,25 @@ def test_how_a_run_ended(end: float | None, over: bool, state: str, tmp_path: Pa
     assert found["state"] == state and found["seconds_left"] is None and found["since"] == 0
     assert [worker["state"] for worker in found["workers"]] == ["left" if over else "computes"] * 2
     assert state in paceline("status", run).out
+
+
+def test_why_a_run_ended_before_its_work_was_done(tmp_path: Path, paceline: Command) -> None:
+    run = write_run(tmp_path / "mine", end=8.0, why="worker 1 raised: ValueError: my data are bad")
+    assert "before its work was done: worker 1 raised: ValueError: my data are bad" in paceline("status", run).out
+    assert json.loads(paceline("status", run, "--json").out)["why"].startswith("worker 1 raised")
+    assert read_run(run).notes == [
+        "This run was ended before its work was done: worker 1 raised: ValueError: my data are bad."
+    ]
+    assert in_short(None) == "" and in_short(ValueError("one")) == "one"
+    assert in_short(ValueError("worker 0 raised:\n  File x\n  ValueError: bad\n")) == "worker 0 raised: ValueError: bad"
+
+
+def test_a_policy_that_chooses_others_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "mine", end=8.0)
+    status = msgspec.structs.replace(RunReader(run).look(), policy="asp", began_with="auto", chosen_by="auto")
+    assert in_force(status) == "asp (chosen by auto)"
+    assert in_force(msgspec.structs.replace(status, began_with="bsp")) == "asp (chosen by auto, began with bsp)"
+    assert in_force(msgspec.structs.replace(status, chosen_by="")) == "asp (began with auto)"
 
 
 def test_a_run_that_starts(tmp_path: Path, paceline: Command, request: pytest.FixtureRequest) -> None:

@@ -38,6 +38,9 @@ def name_of(train: Callable[..., Any]) -> str:
     return str(getattr(train, "description", name))
 
 
+LONGEST_WHY = 500  # letters
+
+
 class RunFiles(Observer):
     """Open for as long as the run goes on. `finish` writes what is known only at its end."""
 
@@ -118,12 +121,13 @@ class RunFiles(Observer):
         self._has_begun = True
         self._write(CONFIGURATION, msgspec.structs.replace(self._configuration, updates=rule))
 
-    def finish(self, end: float, result: tuple[dict[str, Tensor], Summary, int] | None) -> None:
+    def finish(self, end: float, result: tuple[dict[str, Tensor], Summary, int] | None, why: str = "") -> None:
+        """`why`: it ended before its work was done."""
         if self._finished:
             return
         self._finished = True
         failed = self.trace.failed
-        self.trace.close(end)
+        self.trace.close(end, why)
         self.metrics.close()
         if result is None:
             return
@@ -168,3 +172,9 @@ def fresh_directory(below: Path, name: str) -> Path:
         if not directory.exists():
             return directory
     raise ConfigurationError(f"{below}: too many runs named {stem}")
+
+
+def in_short(problem: Exception | None) -> str:
+    """What went wrong, in a line: the first, and the last of a traceback."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()] if problem is not None else []
+    return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:LONGEST_WHY]

@@ -136,7 +136,7 @@ def _notes(state: str, trace: Trace, end: float) -> Iterator[str]:
     elif trace.cut_off:
         yield "The trace is cut off: its closing line is missing. What is there is shown."
     if state == STOPPED:
-        yield "This run was ended before its work was done."
+        yield f"This run was ended before its work was done{f': {trace.why}' if trace.why else ''}."
 
 
 def _lines(path: Path, notes: list[str]) -> list[Line]:

@@ -179,6 +179,7 @@ class RunReader:
             evaluations=tuple(self._evaluations),
             failures=tuple(self._failures),
             checkpoint=_checkpoint_in(self.directory, clock),
+            why="" if self._closing is None or state != STOPPED else self._closing.why,
         )
 
     def _state(self, lately: Lately) -> str:

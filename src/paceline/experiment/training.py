@@ -28,7 +28,7 @@ from paceline.experiment.metrics_hook import OnMetrics, hooks
 from paceline.experiment.result import InterruptedRun as InterruptedRun
 from paceline.experiment.result import RunResult as RunResult
 from paceline.experiment.resuming import AUTO, expects_stale, find_resumption, policy_in_force
-from paceline.experiment.run_files import RunFiles, name_of, tensorboards
+from paceline.experiment.run_files import RunFiles, in_short, name_of, tensorboards
 from paceline.experiment.simulation import policy_for
 from paceline.lifecycle.samples import Samples
 from paceline.policies import DEFAULT, Policy
@@ -244,7 +244,8 @@ def launch(
             failed = problem
             raise problem.with_traceback(None) from None  # the sentence, without the server's insides
         finally:  # what there is of a result is written, however the run ended
-            result = _finish(server, caller.run, metrics, collector, files)
+            why = caller.run.stopped or in_short(failed) or ("Ctrl-C" if server.loop.interrupted else "")
+            result = _finish(server, caller.run, metrics, collector, files, why)
             caller.end(result)
             if failed is not None:
                 failed.result = result
@@ -304,7 +305,7 @@ def _finished(run_dir: Path, checkpoint: Checkpoint) -> RunResult:
 
 
 def _finish(
-    server: Server, run: Run, metrics: RunMetrics, collector: Collector, files: RunFiles | None
+    server: Server, run: Run, metrics: RunMetrics, collector: Collector, files: RunFiles | None, why: str
 ) -> RunResult | None:
     """Stop all processes, and put together and write what there is; None: the group had not begun."""
     server.stop()
@@ -334,7 +335,7 @@ def _finish(
         finally:
             server.close()
     if files is not None:
-        files.finish(end, None if result is None else (result.model_state, result.summary, result.samples))
+        files.finish(end, None if result is None else (result.model_state, result.summary, result.samples), why)
     return result
 
 

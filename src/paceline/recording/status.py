@@ -75,6 +75,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     evaluations: tuple[Evaluation, ...] = ()  # the last few
     failures: tuple[Failure, ...] = ()  # all of them
     checkpoint: CheckpointStatus | None = None
+    why: str = ""  # it ended before its work was done
     problem: str = ""  # why there is not more to say
 
 

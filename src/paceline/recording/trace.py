@@ -49,11 +49,12 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     updates: UpdateRule | None = None  # how they are made, in a run that trains
 
 
-class Closing(msgspec.Struct, frozen=True):
+class Closing(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last line: how long the run took, and how many records there must be."""
 
     end: float
     records: int
+    why: str = ""  # it ended before its work was done
 
 
 class RecordingError(PacelineError):
@@ -123,8 +124,9 @@ class TraceWriter(Observer):
     def measured(self, measurement: Measurement) -> None:
         self._flush()
 
-    def close(self, end: float) -> None:
-        self._write(Closing(end, self._records))
+    def close(self, end: float, why: str = "") -> None:
+        """`why`: before its work was done."""
+        self._write(Closing(end, self._records, why))
         if not self.failed:
             try:
                 self._file.close()
@@ -189,6 +191,7 @@ class Trace:
         self.end: float | None = None
         self.records: int | None = None
         self.cut_off = False  # there is no closing line
+        self.why = ""  # the run ended before its work was done
         self._allow_cut_off = allow_cut_off
         try:
             first = next(lines_of(path), b"")
@@ -237,4 +240,4 @@ class Trace:
             raise UnreadableTraceError(
                 f"{self.path}, line {number}: {closing.records} records were written, {count} are here"
             )
-        self.end, self.records = closing.end, count
+        self.end, self.records, self.why = closing.end, count, closing.why

@@ -133,6 +133,8 @@ def _progress(status: RunStatus) -> Iterator[str]:
         yield f"its process ended without a word; {goes_on}"
     elif status.state == STOPPED and not status.seconds:
         yield "it ended before any worker had begun"
+    if status.why:
+        yield f"it was ended before its work was done: {status.why}"
 
 
 def duration(seconds: float) -> str:
