@@ -152,7 +152,8 @@ class _Teller(Observer):
 
     def goes_on_with(self, changed: PolicyChanged) -> None:
         # A policy that chooses others is in force all the while.
-        self._title = self._policy = f"{changed.by} ({changed.policy})" if changed.by else changed.policy
+        self._title = changed.by or changed.policy
+        self._policy = f"{changed.by} ({changed.policy})" if changed.by else changed.policy
         if changed.updates is not None:
             self._rule = rule_line(changed.updates)
             _tell_plainly(changed.updates, self._title, self._drawer)
