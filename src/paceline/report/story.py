@@ -148,8 +148,9 @@ def foresight_of(run: Contents) -> str:
     if run.advice is None:
         return ""
     seconds, until = run.advice.seconds, run.advice.until
-    so_far = "" if until > 0.95 * run.summary.seconds else f" of the first {duration(until)}"
-    over = f" ({duration(seconds)}, taken evenly from all{so_far})" if seconds < 0.99 * run.summary.seconds else ""
+    first = "" if until > 0.95 * run.summary.seconds else f" the first {duration(until)}"
+    part = f" ({duration(seconds)}, taken evenly from {first.strip() or 'all of it'})" if seconds < 0.99 * until else ""
+    over = part or (f" (of{first})" if first else "")
     return f"its own iteration times, simulated again{over}"
 
 
