@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -13,11 +14,20 @@ from record_keeper import RecordKeeper
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigurationError
-from paceline.core.messages import Answered, Ask, Decision, Event, GradientArrived
+from paceline.core.messages import (
+    Answered,
+    Ask,
+    Decision,
+    Event,
+    GradientArrived,
+    InterruptWorker,
+    Record,
+    SendParameters,
+)
 from paceline.core.progress import Progress
 from paceline.core.questions import Answer, Costs, Question
 from paceline.core.state import kept
-from paceline.experiment.foresight import foresee, thinker
+from paceline.experiment.foresight import MOST_PUSHES, Tally, foresee, thinker
 from paceline.experiment.simulation import Simulation, simulate
 from paceline.lifecycle.messages import BeginGroup
 from paceline.policies.asp import ASP
@@ -281,3 +291,22 @@ def test_who_dies_over_every_question_ends_with_an_empty_answer() -> None:
     assert answered(Thinking(loop, command), loop, Ask(5, ONE_SLOW)) == Answered(5, Answer())
     assert len(started) == MOST_THINKERS
     loop.close()
+
+
+@pytest.mark.parametrize(("workers", "k"), [(16, 1), (100, 1), (100, 60)])
+def test_an_answer_takes_no_longer_where_iterations_are_interrupted(
+    workers: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each update begins the iterations of all others anew."""
+    begun: list[int] = []
+
+    class Counting(Tally):
+        def observe(self, record: Record) -> None:
+            begun.append(sum(isinstance(command, InterruptWorker | SendParameters) for command in record.commands))
+            super().observe(record)
+
+    monkeypatch.setattr("paceline.experiment.foresight.Tally", Counting)
+    random = Random(1)
+    times = tuple(tuple(random.expovariate(1.0) for _ in range(8)) for _ in range(workers))
+    [prospect] = foresee(Question((f"backup:k={k},late=interrupt",), tuple(range(workers)), times, 1e9)).prospects
+    assert prospect.pace > 0 and MOST_PUSHES / 4 < sum(begun) < 1.5 * MOST_PUSHES

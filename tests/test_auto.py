@@ -185,6 +185,12 @@ def test_questions_may_have_a_share_of_a_processor_and_a_moment_of_it_to_begin_w
     assert not rests.may_ask(10.0, at_once=True)
 
 
+def pushed(rests: Rests, now: float) -> None:
+    rests.push(4, now)
+    if rests.may_judge:
+        rests.judge(0.0)
+
+
 def test_rests_between_changes_follow_what_the_last_one_brought() -> None:
     rests = Rests()
     assert rests.may_change  # the first need not wait
@@ -194,7 +200,7 @@ def test_rests_between_changes_follow_what_the_last_one_brought() -> None:
         assert not rests.may_change
         for _ in range(4 * JUDGED):
             now += 0.25 if kept else 0.5
-            rests.push(4, now)
+            pushed(rests, now)
             rests.since.note(1.0, now)
         assert rests.between_changes == expected and rests.promised is None
     for kept, end in ((True, LEAST_CALM), (False, MOST_CALM)):
@@ -202,12 +208,12 @@ def test_rests_between_changes_follow_what_the_last_one_brought() -> None:
             rests.change(1.0 if kept else 9.0)
             for _ in range(4 * JUDGED):
                 now += 0.25
-                rests.push(4, now)
+                pushed(rests, now)
                 rests.since.note(1.0, now)
         assert rests.between_changes == end
     rests.change(1.0)
     for _ in range(8 * JUDGED):
-        rests.push(4, now)
+        pushed(rests, now)
     assert rests.promised == 1.0  # without an update there is nothing to judge
     rests.leave()
     assert rests.promised is None and not rests.may_change

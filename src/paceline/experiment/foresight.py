@@ -28,13 +28,14 @@ from paceline.core.messages import (
 from paceline.core.questions import NO_COSTS, Answer, Costs, Prospect, Question, short
 from paceline.policies import Policy
 from paceline.policies import policy as build_policy
+from paceline.policies.backup import BackupWorkers
 from paceline.recording.observer import Observer
 from paceline.recording.trace import Record
 from paceline.runtimes.simulated.costly import CostlySimulator, Durations
 from paceline.runtimes.simulated.simulator import RunEnd, SimulatedWorker, Simulator
 from paceline.runtimes.speeds import Draw, Recorded
 
-MOST_PUSHES = 10_000  # that are simulated for one candidate, however long the horizon is
+MOST_PUSHES = 10_000  # that are simulated for one candidate, however long the horizon is; interrupted iterations count
 MOST_OF_IT = 0.75
 SETTLING = 1 / 2  # of the time, before it counts: leads must have grown, and plans been made
 SERVE = "import sys; sys.path[:] = sys.argv[1:]; from paceline.experiment.foresight import serve; serve()"
@@ -59,10 +60,18 @@ def _prospect(candidate: str, question: Question) -> Prospect | None:
         return None
     speeds = [Recorded(times) for times in question.times]
     workers = [SimulatedWorker(number, _shuffled(times, str(number))) for number, times in enumerate(question.times)]
-    end = min(question.horizon, MOST_PUSHES / sum(1 / speed.mean for speed in speeds))
+    begun = sum(1 / speed.mean for speed in speeds) * _begun_for_each(policy, len(workers))
+    end = min(question.horizon, MOST_PUSHES / begun)
     tally = Tally(end * SETTLING, _weights(question.samples))
     simulator = try_out(policy, workers, [tally], min(speed.mean for speed in speeds), end, question.costs)
     return tally.prospect(candidate, len(workers), end, simulator)
+
+
+def _begun_for_each(policy: Policy, workers: int) -> float:
+    """Iterations that are begun for each that ends: where an update of k gradients interrupts, all others begin anew."""
+    if not isinstance(policy, BackupWorkers) or policy.late != "interrupt":
+        return 1.0
+    return 1.0 + workers / max(1, policy.k or workers)
 
 
 def _weights(samples: Sequence[int]) -> Sequence[float]:

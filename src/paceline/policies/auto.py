@@ -148,7 +148,9 @@ class Auto(Policy):
             self._rounds += 1 / workers
             self._batches.observe(event)
             self._vigil.observe(event, progress, now)
-            self._rests.push(workers, now, self._vigil.noise)
+            self._rests.push(workers, now)
+            if self._rests.may_judge:
+                self._rests.judge(self._vigil.noise)
             rose = self._loss.observe(event.loss, workers)
         elif isinstance(event, WorkerLeft):
             self._batches.forget(event.worker)

@@ -35,20 +35,23 @@ class Rests:
     promised: float | None = kept(None)  # gradients per second, by the last change, while it is to be judged
     since: Stretch = kept(factory=Stretch)  # then
 
-    def push(self, workers: int, now: float, noise: float = 0.0) -> None:
-        """`noise`: by which share of it an iteration varies."""
+    def push(self, workers: int, now: float) -> None:
         share = 1 / max(1, workers)
         self.began = now if self.began is None else self.began
         self.asked += share
         self.changed += share
-        if self.promised is not None and self.changed >= JUDGED:
-            self._judge(self.promised, noise)
 
-    def _judge(self, promised: float, noise: float) -> None:
+    @property
+    def may_judge(self) -> bool:
+        """Whether it is time to compare the last change with what it promised."""
+        return self.promised is not None and self.changed >= JUDGED
+
+    def judge(self, noise: float) -> None:
+        """`noise`: by which share of it an iteration varies."""
         found = self.since.pace(noise)
-        if found is None:
+        if found is None or self.promised is None:
             return  # with the next push, perhaps
-        factor = 0.5 if found.most >= KEPT * promised else 2.0
+        factor = 0.5 if found.most >= KEPT * self.promised else 2.0
         self.promised = None
         self.between_changes = min(MOST_CALM, max(LEAST_CALM, self.between_changes * factor))
 
