@@ -68,7 +68,7 @@ def _prospect(candidate: str, question: Question) -> Prospect | None:
 
 
 def _begun_for_each(policy: Policy, workers: int) -> float:
-    """Iterations that are begun for each that ends: where an update of k gradients interrupts, all others begin anew."""
+    """Iterations that are begun for each that ends: an update of k that interrupts begins all others anew."""
     if not isinstance(policy, BackupWorkers) or policy.late != "interrupt":
         return 1.0
     return 1.0 + workers / max(1, policy.k or workers)
