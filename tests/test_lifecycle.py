@@ -736,3 +736,25 @@ def test_one_that_had_finished_its_own_batches_is_not_made_up_for() -> None:
     group.resume()
     group.act("enter", 1)
     assert set(group.processes) == {0, 1}
+
+
+def test_how_long_a_process_computes_is_what_a_policy_sees() -> None:
+    group = begun(LifecycleGroup("bsp", 2))
+    lifecycle, later = group.lifecycle, group.now + 3.0
+    released = lifecycle.coordinator.progress.members[0].released_at
+    assert lifecycle.computes_for(lifecycle.seats[0], later) == later - released
+    group.act("push", 0)
+    assert lifecycle.computes_for(lifecycle.seats[0], later) is None, "it waits"
+    group.act("die", 1)
+    assert lifecycle.computes_for(lifecycle.seats[1], later) is None, "it is gone"
+
+
+def test_a_group_without_a_model_wakes_no_policy() -> None:
+    """It could decide nothing, and would be woken again and again."""
+    group = resumed_group()
+    group.lifecycle.coordinator.deadline = lambda: 5.0  # type: ignore[method-assign]
+    assert group.lifecycle.deadline() is None
+    del group.lifecycle.coordinator.deadline
+    group.act("enter", 0)
+    group.lifecycle.coordinator.deadline = lambda: 5.0  # type: ignore[method-assign]
+    assert group.lifecycle.deadline() == 5.0

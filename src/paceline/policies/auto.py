@@ -155,6 +155,7 @@ class Auto(Policy):
         elif isinstance(event, WorkerLeft):
             self._batches.forget(event.worker)
             self._vigil.forget(event.worker)
+            self._freshest = "bsp"  # of fewer workers a part may be too many
         if self._vigil.sees_others(progress):
             self._forget_measured()
         return rose
