@@ -14,7 +14,7 @@ from report_runs import EVENTFUL, simulated_run
 from paceline.core.messages import Estimates, Record, UpdateApplied, WorkerJoined
 from paceline.experiment.simulation import Simulation, Switch, simulate
 from paceline.recording.bill import Billing
-from paceline.recording.course import LEFT, MOST_CHOICES, MOST_MARKS, NOBODY, Course
+from paceline.recording.course import LEFT, MOST_CHOICES, NOBODY, Course
 from paceline.recording.metrics import RunMetrics
 from paceline.recording.trace import Trace
 
@@ -91,11 +91,12 @@ def test_choices_of_a_long_run_are_thinned_out_evenly() -> None:
     assert course.chosen == 3 * MOST_CHOICES and times[-1] >= course.chosen - 4
 
 
-def test_marks_come_to_an_end_that_is_told() -> None:
+def test_marks_come_to_an_end_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.recording.course.MOST_MARKS", 20)
     course = Course()
-    for worker in range(MOST_MARKS + 5):
+    for worker in range(25):
         course.observe(Record(1.0 + worker, WorkerJoined(worker)))
-    assert len(course.marks) == MOST_MARKS + 1 and "in the trace alone" in course.marks[-1][2]
+    assert len(course.marks) == 21 and "in the trace alone" in course.marks[-1][2]
 
 
 def test_pieces_are_small(tmp_path: Path) -> None:

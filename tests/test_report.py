@@ -164,7 +164,7 @@ def test_the_course_of_a_run(tmp_path: Path) -> None:
 
 
 def test_the_story_names_what_the_time_was_lost_by(tmp_path: Path, report: Command) -> None:
-    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=200.0)
+    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=60.0)
     told = report(simulated_run(tmp_path / "mine", "backup:k=3", group)).out
     assert re.search(r"was lost \([^)]*\): \d+% by gradients that were not used", told)
     page = (tmp_path / "mine" / "report.html").read_text()
@@ -172,7 +172,7 @@ def test_the_story_names_what_the_time_was_lost_by(tmp_path: Path, report: Comma
 
 
 def test_a_run_that_was_changed_is_called_by_both_names(tmp_path: Path, report: Command) -> None:
-    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=300, switches=(Switch("asp", 50.0),))
+    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=60, switches=(Switch("asp", 20.0),))
     runs = [simulated_run(tmp_path / name, "bsp", group) for name in ("one", "two")]
     report(*runs, "-o", tmp_path / "both.html")
     page = (tmp_path / "both.html").read_text()
@@ -190,7 +190,7 @@ def test_a_trace_that_was_cut_off_says_nothing_of_what_came_later(tmp_path: Path
 
 
 def test_what_a_policy_was_chosen_by(tmp_path: Path, report: Command) -> None:
-    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=300, switches=(Switch("ssp", 250.0),))
+    group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=60, switches=(Switch("ssp", 50.0),))
     told = report(simulated_run(tmp_path / "mine", "auto", group))
     assert "4 workers trained digits under auto, as bsp, then " in told.out and ", then ssp" in told.out
     page = (tmp_path / "mine" / "report.html").read_text()

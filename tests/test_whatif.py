@@ -89,13 +89,13 @@ def test_parts_of_a_long_run_stand_for_all_of_it() -> None:
     )
     times = IterationTimes()
     simulate("bsp", group, observers=[times])
-    workers, seconds = in_parts(times.workers(), 4000.0, 600)
-    assert sum(len(each.times) for each in workers.values()) == pytest.approx(600, rel=0.2) and seconds < 900
+    workers, seconds = in_parts(times.workers(), 4000.0, 300)
+    assert sum(len(each.times) for each in workers.values()) == pytest.approx(300, rel=0.2) and seconds < 450
     assert in_parts(times.workers(), 4000.0, times.pushes) == (times.workers(), 4000.0)
     advice = advice_on("bsp", workers, seconds, 4000.0)
     assert advice is not None and advice.sentence.startswith("take elastic-bsp: ") and advice.until == 4000.0
     bsp = next(summary for summary in advice.summaries if summary.policy == "bsp")
-    assert bsp.waiting_share == pytest.approx(simulate("bsp", group).waiting_share, abs=0.05)
+    assert bsp.waiting_share == pytest.approx(simulate("bsp", group).waiting_share, abs=0.1)
 
 
 def test_parts_know_who_was_there_and_forget_nobody_who_is_slow() -> None:

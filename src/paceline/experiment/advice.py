@@ -16,7 +16,7 @@ from paceline.recording.iteration_times import Recording
 from paceline.recording.metrics import Summary
 from paceline.report.contents import Advice
 
-ITERATIONS_FOR_ADVICE = 3_000  # DBW takes seconds to be simulated with them, all others none
+ITERATIONS_FOR_ADVICE = 2_000  # DBW takes seconds to be simulated with them, all others none
 
 
 def advice_on(
