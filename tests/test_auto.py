@@ -504,6 +504,7 @@ def test_a_policy_that_is_asked_for_late_in_a_run_measures_from_then_on() -> Non
     assert measured[0].keys() == {"bsp"} and measured[1]["bsp"].measured == pytest.approx(measured[0]["bsp"].measured)
 
 
+@pytest.mark.slow
 def test_a_change_back_that_was_right_is_not_held_against_it() -> None:
     """One of eight is slow twice: it must have learned from the first time that changes are worth it."""
     group = Simulation(

@@ -183,6 +183,7 @@ def groups(draw: st.DrawFn) -> Simulation:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", VARIANTS)
 @settings(max_examples=15, deadline=None)
 @given(simulation=groups())

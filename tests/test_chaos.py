@@ -59,6 +59,7 @@ def test_the_seed_chooses_policy_and_group_unless_somebody_did() -> None:
     assert setting_of(3, "asp", "2..4") == Setting("asp", "2..4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", range(0, VIRTUAL_SEEDS, 50))
 def test_nothing_is_lost_in_virtual_time(begin: int) -> None:
     for seed in range(begin, begin + 50):

@@ -344,6 +344,7 @@ def test_it_keeps_the_pace_of_the_best_k_and_is_replayed_without_thinking(late: 
     assert first_difference(Trace(tmp_path / "trace")) is None
 
 
+@pytest.mark.slow
 def test_what_it_asks_is_answered_with_the_paces_that_fixed_numbers_have() -> None:
     group = Simulation(workers=8, speed="exponential:a=1", duration=100.0)
     keeper = RecordKeeper()

@@ -171,6 +171,7 @@ def test_the_story_names_what_the_time_was_lost_by(tmp_path: Path, report: Comma
     assert "this run, as it was" in page
 
 
+@pytest.mark.slow
 def test_a_run_that_was_changed_is_called_by_both_names(tmp_path: Path, report: Command) -> None:
     group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=60, switches=(Switch("asp", 20.0),))
     runs = [simulated_run(tmp_path / name, "bsp", group) for name in ("one", "two")]
@@ -189,6 +190,7 @@ def test_a_trace_that_was_cut_off_says_nothing_of_what_came_later(tmp_path: Path
     assert "and came to accuracy 32.0%" in report(run).out, "and not to the 80 % of its end"
 
 
+@pytest.mark.slow
 def test_what_a_policy_was_chosen_by(tmp_path: Path, report: Command) -> None:
     group = Simulation(intervals=(1.0, 1.0, 1.0, 4.0), duration=60, switches=(Switch("ssp", 50.0),))
     told = report(simulated_run(tmp_path / "mine", "auto", group))

@@ -178,6 +178,7 @@ def test_a_curve_is_made_to_rise(values: list[float], expected: list[float]) -> 
     assert rising(values) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_search_times_are_measured_once_and_compared_with_the_printed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

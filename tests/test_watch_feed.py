@@ -65,6 +65,7 @@ def growing(tmp_path: Path) -> Iterator[Growing]:
         run.end()
 
 
+@pytest.mark.slow
 def test_pieces_come_to_what_a_report_says(growing: Growing) -> None:
     feed, page = RunFeed(growing.directory), Page()
     for eighth in range(9):

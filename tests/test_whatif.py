@@ -34,6 +34,7 @@ def recorded(tmp_path: Path) -> Trace:
     return Trace(tmp_path / "trace.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", [*(name for name in POLICIES if name != "auto"), "auto:tried=50", "ssp:staleness=1", "dbw:blind=true"]
 )
@@ -82,6 +83,7 @@ def test_an_interrupt_that_comes_too_late_for_a_push_does_not_begin_its_iteratio
     assert workers[1].times == pytest.approx([1.07] * 6)  # at other times it was interrupted early enough
 
 
+@pytest.mark.slow
 def test_parts_of_a_long_run_stand_for_all_of_it() -> None:
     """Also for what comes late in it: a beginning alone would say that nobody is slow."""
     group = Simulation(
