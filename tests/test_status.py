@@ -153,6 +153,9 @@ def test_a_policy_that_chooses_others_is_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "mine", end=8.0)
     status = msgspec.structs.replace(RunReader(run).look(), policy="asp", began_with="auto", chosen_by="auto")
     assert in_force(status) == "asp (chosen by auto)"
+    lines = (run / "metrics.jsonl").read_bytes().replace(b'"policy":""', b'"policy":"asp"')
+    (run / "metrics.jsonl").write_bytes(lines.replace(b'"chosen_by":""', b'"chosen_by":"auto"'))
+    assert in_force(RunReader(run).look()) == "asp (chosen by auto, began with bsp)", "however much happened since"
     assert in_force(msgspec.structs.replace(status, began_with="bsp")) == "asp (chosen by auto, began with bsp)"
     assert in_force(msgspec.structs.replace(status, chosen_by="")) == "asp (began with auto)"
 

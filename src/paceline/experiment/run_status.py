@@ -150,7 +150,11 @@ class RunReader:
         if lately.changed is not None and lately.changed.updates is not None:
             rule = lately.changed.updates
         first = self._first_policy()
-        policy = lately.changed.policy if lately.changed else (measurement.policy if measurement else "") or first
+        policy, by = first, ""
+        if lately.changed is not None:
+            policy, by = lately.changed.policy, lately.changed.by
+        elif measurement is not None and measurement.policy:
+            policy, by = measurement.policy, measurement.chosen_by
         members = lately.workers(seconds, ended=state not in GOING_ON)
         present = 0 if measurement is None or state not in GOING_ON else measurement.workers
         samples, asked = self._samples(lately), self._samples_asked()
@@ -161,7 +165,7 @@ class RunReader:
             began=began(self.directory),
             policy=policy,
             began_with="" if policy == first else first,
-            chosen_by="" if lately.changed is None else lately.changed.by,
+            chosen_by=by,
             optimizer="" if rule is None else rule.optimizer,
             correction="" if rule is None or (policy != first and lately.changed is None) else rule.correction,
             cluster=_cluster_of(configuration),

@@ -34,6 +34,7 @@ class Measurement(msgspec.Struct, frozen=True, tag=True):
     loss: float | None  # a running mean over the latest pushes
     digest: int | None = None  # of the parameters, so that a run that is trained again can be compared on the way
     policy: str = ""  # in force, if it is not the one that the run began with
+    chosen_by: str = ""  # a policy that chose it, and may choose another
 
 
 class Evaluation(msgspec.Struct, frozen=True, tag=True):

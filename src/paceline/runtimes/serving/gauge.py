@@ -54,6 +54,7 @@ class Gauge:
             loss=self._loss,
             digest=store.digest,
             policy="" if changed is None else changed.policy,
+            chosen_by="" if changed is None else changed.by,
         )
         for observer in self._observers:
             observer.measured(measurement)
