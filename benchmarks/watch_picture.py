@@ -75,7 +75,7 @@ def main() -> None:
             browser.until("return document.querySelectorAll('.now .waits').length === 3")
             shoot(browser, WIDTH, HEIGHT, PAGE)
             while (table := table_of(newest_run(below))).count("computes") > 1:
-                time.sleep(0.01)
+                assert run.poll() is None, "it ended before three of its workers were seen to wait"
             (below / "table.html").write_text(table)
             browser.driver.get((below / "table.html").as_uri())
             shoot(browser, *TABLE_SIZE, TABLE)

@@ -19,7 +19,7 @@ from paceline.experiment.advice import advice_on
 from paceline.experiment.simulation import Switch
 from paceline.experiment.whatif import changed_in, chosen_in, cost_of_staying, recommendation, whatif
 from paceline.policies import POLICIES
-from paceline.recording.iteration_times import IterationTimes, in_parts, recorded_workers
+from paceline.recording.iteration_times import IterationTimes, in_parts, iteration_times
 from paceline.recording.metrics import Summary
 from paceline.recording.trace import Trace, TraceWriter
 from paceline.runtimes.speeds import Slowdown
@@ -58,7 +58,7 @@ def test_random_times_are_taken_as_they_came(tmp_path: Path) -> None:
 def test_workers_join_and_leave_when_they_did(tmp_path: Path) -> None:
     group = Simulation(intervals=(1.0, 1.5, 2.0), duration=60.0, joins={1: 10.0}, failures={2: 30.0})
     simulate("asp", group, trace_file=tmp_path / "trace.jsonl")
-    workers = recorded_workers(Trace(tmp_path / "trace.jsonl"))
+    workers = iteration_times(Trace(tmp_path / "trace.jsonl")).workers()
     assert {worker: (each.joined_at, each.left_at) for worker, each in workers.items()} == {
         0: (0.0, None),
         1: (10.0, None),
@@ -71,14 +71,14 @@ def test_workers_join_and_leave_when_they_did(tmp_path: Path) -> None:
 def test_an_interrupted_iteration_is_not_an_iteration_time(tmp_path: Path) -> None:
     group = Simulation(intervals=(1.0, 1.0, 5.0), duration=50.0)
     simulate("backup:k=2,late=interrupt", group, trace_file=tmp_path / "trace.jsonl")
-    workers = recorded_workers(Trace(tmp_path / "trace.jsonl"))
+    workers = iteration_times(Trace(tmp_path / "trace.jsonl")).workers()
     assert list(workers) == [0, 1] and set(workers[0].times) == {1.0}  # the third never finished one
 
 
 def test_an_interrupt_that_comes_too_late_for_a_push_does_not_begin_its_iteration_anew(tmp_path: Path) -> None:
     group = Simulation(intervals=(1.0, 1.02), push_delay=0.05, duration=10.0)
     simulate("backup:k=1,late=interrupt", group, trace_file=tmp_path / "trace.jsonl")
-    workers = recorded_workers(Trace(tmp_path / "trace.jsonl"))
+    workers = iteration_times(Trace(tmp_path / "trace.jsonl")).workers()
     assert workers[0].times == pytest.approx([1.05] * 9)
     assert workers[1].times == pytest.approx([1.07] * 6)  # at other times it was interrupted early enough
 

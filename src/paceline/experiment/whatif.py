@@ -14,8 +14,9 @@ from paceline.core.messages import ApplyUpdate, PolicyChanged
 from paceline.core.questions import NO_COSTS, Answer, Costs, Prospect
 from paceline.experiment.foresight import try_out
 from paceline.experiment.simulation import policy_for
+from paceline.policies.auto import Auto
 from paceline.policies.weighing import choose
-from paceline.recording.iteration_times import IterationTimes, Recording
+from paceline.recording.iteration_times import Recording, iteration_times
 from paceline.recording.metrics import RunMetrics, Summary
 from paceline.recording.newest_answer import BEGINS_WITH
 from paceline.recording.trace import Trace, UnreadableTraceError
@@ -23,14 +24,12 @@ from paceline.runtimes.simulated.simulator import SimulatedWorker
 from paceline.runtimes.speeds import Recorded
 
 AS_GOOD_AS_THE_BEST = 0.95
-SLACK = 0.03  # as of `auto`: so much fewer gradients may be used where they are fresher
+SLACK = Auto().slack  # so much fewer gradients may be used where they are fresher
 
 
 def whatif(trace: Trace, policies: Sequence[str]) -> list[Summary]:
     """The figures that each policy would have had in the time that the run took."""
-    times = IterationTimes()
-    for record in trace:
-        times.observe(record)
+    times = iteration_times(trace)
     workers = times.workers()
     if not workers or trace.end is None or trace.end <= 0:
         raise UnreadableTraceError(f"{trace.path}: nobody pushed anything, so there are no iteration times in it")

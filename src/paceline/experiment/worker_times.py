@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.core.errors import ConfigurationError, TraceError
 from paceline.core.messages import WorkerJoined
-from paceline.recording.iteration_times import recorded_workers
+from paceline.recording.iteration_times import iteration_times
 from paceline.recording.trace import Trace, trace_in
 
 NUMBER = r"[0-9.eE+-]+?"
@@ -36,7 +36,7 @@ def recorded_times(run: Path) -> dict[int, tuple[float, ...]]:
         if isinstance(record.event, WorkerJoined)
     }
     times: dict[int, list[float]] = {}
-    for worker, recording in recorded_workers(trace).items():
+    for worker, recording in iteration_times(trace).workers().items():
         times.setdefault(process_of.get(worker, worker), []).extend(recording.times)
     if not times:
         raise TraceError(f"{trace.path}: nobody pushed anything, so there are no iteration times in it")

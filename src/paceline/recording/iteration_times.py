@@ -83,11 +83,11 @@ class IterationTimes(Observer):
         return {worker: found for worker, found in self._found.items() if found.times and min(found.times) > 0}
 
 
-def recorded_workers(records: Iterable[Record]) -> dict[int, Recording]:
+def iteration_times(records: Iterable[Record]) -> IterationTimes:
     times = IterationTimes()
     for record in records:
         times.observe(record)
-    return times.workers()
+    return times
 
 
 def in_parts(workers: Mapping[int, Recording], end: float, most: int) -> tuple[dict[int, Recording], float]:

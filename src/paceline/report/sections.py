@@ -173,5 +173,4 @@ def _advice(run: Contents) -> str:
         for summary in (as_it_was, *run.advice.summaries)
     ]
     heads = ("policy", "gradients used per second", "waited", "mean staleness", "thrown away")
-    said = f"{foresight_of(run)[0].upper()}{foresight_of(run)[1:]}; the first row is measured."
-    return f"<p>{escape(said)}</p>{table(heads, rows, emphasised=AS_IT_WAS)}"
+    return f"<p>{escape(foresight_of(run))}; the first row is measured.</p>{table(heads, rows, emphasised=AS_IT_WAS)}"

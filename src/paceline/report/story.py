@@ -140,7 +140,7 @@ def _first(bill: Bill) -> int | None:
 def _better(run: Contents) -> str:
     if run.advice is None:
         return ""
-    return f"{foresight_of(run)[0].upper()}{foresight_of(run)[1:]}, say: {run.advice.sentence}."
+    return f"{foresight_of(run)}, say: {run.advice.sentence}."
 
 
 def foresight_of(run: Contents) -> str:
@@ -151,7 +151,7 @@ def foresight_of(run: Contents) -> str:
     first = "" if until > 0.95 * run.summary.seconds else f" the first {duration(until)}"
     part = f" ({duration(seconds)}, taken evenly from {first.strip() or 'all of it'})" if seconds < 0.99 * until else ""
     over = part or (f" (of{first})" if first else "")
-    return f"its own iteration times, simulated again{over}"
+    return f"Its own iteration times, simulated again{over}"
 
 
 def _count(number: int, what: str) -> str:
