@@ -13,7 +13,7 @@ from group import Group
 from record_keeper import RecordKeeper
 
 from paceline.core.coordinator import Coordinator
-from paceline.core.messages import Answered, Ask, Decision, Follow, Gradient, GradientArrived, PolicyChanged
+from paceline.core.messages import Answered, Ask, Decision, Follow, Gradient, GradientArrived, PolicyChanged, WorkerLeft
 from paceline.core.questions import Answer, Costs, Prospect
 from paceline.experiment.foresight import foresee
 from paceline.experiment.simulation import Simulation, simulate
@@ -355,6 +355,17 @@ def test_who_joins_and_who_leaves_is_a_reason_to_ask_again() -> None:
     ]
     assert {workers for _, workers in asked} == {3, 4}
     assert any(30.0 <= when <= 33.0 and workers == 4 for when, workers in asked)
+
+
+@pytest.mark.parametrize(("reason", "asks"), [("no work left", False), ("its process died", True)])
+def test_who_leaves_for_want_of_work_is_no_reason_to_ask(reason: str, asks: bool) -> None:
+    """Of what is left of a run nobody need be asked."""
+    group = asking_group()
+    answered(group, Answer())
+    auto = group.coordinator.policy
+    assert isinstance(auto, Auto) and not auto._vigil.sees_others(group.coordinator.progress)
+    group.coordinator.handle(WorkerLeft(3, reason), group.now)
+    assert auto._vigil.sees_others(group.coordinator.progress) == asks
 
 
 def test_a_single_worker_has_nobody_to_wait_for() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from paceline.core.messages import (
+    AT_THE_END,
     NOTHING,
     Answered,
     Decision,
@@ -154,7 +155,7 @@ class Auto(Policy):
             rose = self._loss.observe(event.loss, workers)
         elif isinstance(event, WorkerLeft):
             self._batches.forget(event.worker)
-            self._vigil.forget(event.worker)
+            self._vigil.forget(event.worker, at_the_end=event.reason in AT_THE_END)
             self._freshest = "bsp"  # of fewer workers a part may be too many
         if self._vigil.sees_others(progress):
             self._forget_measured()

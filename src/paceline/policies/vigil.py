@@ -78,10 +78,14 @@ class Vigil:
         """By which share of it an iteration varies, as a rule."""
         return sum(usual.deviation / usual.mean for usual in self.usual.values()) / max(1, len(self.usual))
 
-    def forget(self, worker: int) -> None:
+    def forget(self, worker: int, *, at_the_end: bool = False) -> None:
+        """`at_the_end`: no work was left for it. Of what is left of a run nobody need be asked."""
         self.times.forget(worker)
         self.usual.pop(worker, None)
-        self.other = True
+        if at_the_end:
+            self.members -= 1
+        else:
+            self.other = True
 
     def late(self, progress: Progress, now: float) -> tuple[int, ...]:
         """The worker that the others wait for, if that takes longer than usual."""
